@@ -1,0 +1,56 @@
+"""Sparse Gaussian processes for NumPyro models: one model, two inferences.
+
+    Σ_n E_{q(f_n)} log p(y_n|f_n) − KL( q(v) ‖ N(0, I) ),   q(f_n) = ∫ p(f_n|v) q(v) dv
+
+A family for q(v) is variational inference; a point is a log density for Hamiltonian
+Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``fit``, ``sample`` and
+``predict`` for the rest.
+"""
+
+from svgp_ppl import (
+    beliefs,
+    datasets,
+    diagnostics,
+    expectations,
+    inducing,
+    kernels,
+    likelihoods,
+    mcmc,
+    plots,
+)
+from svgp_ppl.elbo import MarginalELBO
+from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
+from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.latent import Latent, SparseGP, stack
+from svgp_ppl.mcmc.sample import sample
+from svgp_ppl.predict import Prediction, predict
+from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutoGaussian",
+    "Expected",
+    "Fit",
+    "Latent",
+    "MarginalELBO",
+    "NonFiniteBoundError",
+    "Prediction",
+    "SparseGP",
+    "beliefs",
+    "datasets",
+    "diagnostics",
+    "expectations",
+    "fit",
+    "inducing",
+    "kernels",
+    "likelihoods",
+    "mcmc",
+    "observe",
+    "plots",
+    "predict",
+    "propagate",
+    "sample",
+    "sparse_gp",
+    "stack",
+]

@@ -1,0 +1,39 @@
+"""Covariance functions k(x, x'): all pairs, pairs by row, and the diagonal.
+
+A kernel is a pytree of values. Sites own parameters; a kernel is made afresh from them
+wherever it is needed.
+"""
+
+from svgp_ppl.kernels.adapters import FunctionKernel, TinygpKernel, as_kernel
+from svgp_ppl.kernels.dot_product import ArcCosine, Linear, Polynomial
+from svgp_ppl.kernels.kernel import Constant, Kernel, Product, Sum, White
+from svgp_ppl.kernels.stationary import (
+    RBF,
+    Cosine,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+)
+
+__all__ = [
+    "RBF",
+    "ArcCosine",
+    "Constant",
+    "Cosine",
+    "FunctionKernel",
+    "Kernel",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "Polynomial",
+    "Product",
+    "RationalQuadratic",
+    "Sum",
+    "TinygpKernel",
+    "White",
+    "as_kernel",
+]

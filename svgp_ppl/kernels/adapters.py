@@ -1,0 +1,88 @@
+"""Covariance functions from elsewhere: plain functions and tinygp kernels."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import register_dataclass
+from jaxtyping import Array, Float
+
+from svgp_ppl.kernels.kernel import Kernel, Value
+from svgp_ppl.kernels.pairs import Pairs
+
+__all__ = ["FunctionKernel", "TinygpKernel", "as_kernel"]
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class FunctionKernel(Kernel):
+    """function(x, x') of two points [D], a number.
+
+    Attributes:
+        function: May close over sampled values. It is a static part of the pytree, so
+            values that vary under ``jit`` or ``vmap`` belong in a dataclass instead.
+    """
+
+    function: Callable[..., Any] = field(metadata={"static": True})
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        return pairs.apply(self._checked)
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return jax.vmap(lambda point: self._checked(point, point))(x)
+
+    def _checked(self, a: Float[Array, " D"], b: Float[Array, " D"]) -> Array:
+        value = jnp.asarray(self.function(a, b))
+        if value.ndim != 0:
+            raise ValueError(
+                "expected one number from the covariance function of two points of "
+                f"shape {a.shape}, got shape {value.shape}: sum over the columns"
+            )
+        return value
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class TinygpKernel(Kernel):
+    """A tinygp kernel as it is; its values are leaves of the pytree."""
+
+    kernel: Value
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        # tinygp's own constants are NumPy numbers, of double precision.
+        return pairs.apply(self.kernel.evaluate).astype(pairs.x.dtype)
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return self.kernel(x).astype(x.dtype)
+
+
+def as_kernel(covariance: Any) -> Kernel:
+    """Make a :class:`Kernel` of a kernel, a tinygp kernel or a function of two points.
+
+    Args:
+        covariance: A Kernel (returned as it is), a tinygp kernel, or a function
+            k(x, x') of two points of shape [D] that returns one number.
+
+    Raises:
+        ValueError: If it is none of these.
+
+    Example:
+        >>> kernel = as_kernel(lambda a, b: jnp.exp(-jnp.sum(jnp.abs(a - b))))
+        >>> kernel.diagonal(jnp.zeros((3, 2))).shape
+        (3,)
+    """
+    if isinstance(covariance, Kernel):
+        return covariance
+    # A tinygp kernel exists only where tinygp has been imported.
+    tinygp = sys.modules.get("tinygp")
+    if tinygp is not None and isinstance(covariance, tinygp.kernels.Kernel):
+        return TinygpKernel(covariance)
+    if callable(covariance) and not isinstance(covariance, type):
+        return FunctionKernel(covariance)
+    raise ValueError(
+        "expected a kernel, a tinygp kernel, or a function k(x, x') of two points, got "
+        f"{covariance!r}: a class needs its values, as in RBF(variance, lengthscale)"
+    )

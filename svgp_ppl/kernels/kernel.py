@@ -1,0 +1,245 @@
+"""What a kernel is, and the algebra: sums, products, constants, noise."""
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import register_dataclass
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from svgp_ppl.kernels.pairs import AllPairs, Pairs, RowPairs
+
+__all__ = [
+    "Constant",
+    "Kernel",
+    "Product",
+    "Sum",
+    "Value",
+    "White",
+    "per_column",
+    "single",
+]
+
+# A float, an array or a tracer; also whatever JAX puts in a leaf's place while it takes
+# pytrees apart, which is why fields are neither annotated closer nor checked when set.
+Value = Any
+
+
+def single(name: str, value: Value) -> Array:
+    """``value`` as an array of rank 0.
+
+    Raises:
+        ValueError: If it is not one number.
+    """
+    value = jnp.asarray(value)
+    if value.shape != ():
+        raise ValueError(
+            f"expected one number for {name}, got an array of shape {value.shape}: "
+            "index it, or vmap over the kernel"
+        )
+    return value
+
+
+def per_column(name: str, value: Value, width: int) -> Array:
+    """``value`` as an array of rank 0, or [D] with one number for each column.
+
+    Raises:
+        ValueError: If it has another shape.
+    """
+    value = jnp.asarray(value)
+    if value.shape not in ((), (width,)):
+        raise ValueError(
+            f"expected one number for {name}, or {width}: one for each column of x "
+            f"that the kernel sees; got an array of shape {value.shape}. Change "
+            f"the shape of {name}, or choose the columns with active_columns"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Kernel(abc.ABC):
+    """k(x, x'), a covariance function as a pytree of values.
+
+    ``kernel(x)`` is the Gram matrix [N, N], ``kernel(x, y)`` the cross Gram [N, M],
+    ``kernel.diagonal(x)`` and ``kernel.paired(x, y)`` the values k(x_n, x_n) and
+    k(x_n, y_n), both [N]. ``k1 + k2``, ``k1 * k2``, ``2.0 * k1`` and ``sum([k1, k2])``
+    are kernels.
+
+    A new kernel is a frozen dataclass, registered with
+    ``jax.tree_util.register_dataclass``, that has :meth:`_evaluate` and
+    :meth:`_evaluate_diagonal`; both get the active columns only.
+
+    Attributes:
+        active_columns: The columns of x that the kernel sees, all by default. In a sum
+            or product the columns of the parts count among those of the whole.
+    """
+
+    active_columns: tuple[int, ...] | None = field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+
+    # A NumPy number on the left of * leaves the product to the kernel.
+    __array_ufunc__ = None
+
+    @abc.abstractmethod
+    def _evaluate(self, pairs: Pairs) -> Array:
+        """k for every pair: [N, M] or [N]."""
+
+    @abc.abstractmethod
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        """k(x_n, x_n), shape [N], without a matrix [N, N]."""
+
+    def __call__(self, x: ArrayLike, y: ArrayLike | None = None) -> Float[Array, "N M"]:
+        """k(x_n, y_m); without ``y`` the Gram matrix k(x_n, x_m).
+
+        Args:
+            x: Inputs [N, D].
+            y: Inputs [M, D].
+
+        Raises:
+            ValueError: If an input has no rank 2, or a value does not fit the columns.
+        """
+        if y is None:
+            return self.over(AllPairs(_rows(x)))
+        x, y = _same_width(x, y)
+        return self.over(AllPairs(x, y))
+
+    def diagonal(self, x: ArrayLike) -> Float[Array, " N"]:
+        """k(x_n, x_n) for the rows of ``x`` [N, D]."""
+        return self._evaluate_diagonal(self.select(_rows(x)))
+
+    def paired(self, x: ArrayLike, y: ArrayLike) -> Float[Array, " N"]:
+        """k(x_n, y_n) for the rows of ``x`` and ``y``, both [N, D].
+
+        Raises:
+            ValueError: As for a call, and if the lengths differ.
+        """
+        x, y = _same_width(x, y)
+        if len(x) != len(y):
+            raise ValueError(
+                f"expected as many rows in x as in y, got {len(x)} and {len(y)}: the "
+                "paired form goes row by row, kernel(x, y) takes all pairs"
+            )
+        return self.over(RowPairs(x, y))
+
+    def over(self, pairs: Pairs) -> Array:
+        """k for every pair of full rows: the active columns, then :meth:`_evaluate`."""
+        return self._evaluate(pairs.map(self.select))
+
+    def select(self, x: Float[Array, "N D"]) -> Array:
+        """The active columns of ``x``."""
+        columns, width = self.active_columns, x.shape[-1]
+        if columns is None:
+            return x
+        # JAX would quietly take the last column for one out of range.
+        if not (isinstance(columns, tuple) and columns) or not all(
+            isinstance(column, int) and -width <= column < width for column in columns
+        ):
+            raise ValueError(
+                f"expected a tuple of columns of x, each below {width}, for "
+                f"active_columns; got {columns!r}"
+            )
+        return x[:, np.asarray(columns)]
+
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __radd__(self, other: Any) -> "Kernel":
+        # sum() starts from 0.
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __mul__(self, other: Any) -> "Kernel":
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        return Product(Constant(other), self) if jnp.isscalar(other) else NotImplemented
+
+    def __rmul__(self, other: Any) -> "Kernel":
+        return self * other
+
+
+def _rows(x: ArrayLike) -> Float[Array, "N D"]:
+    """``x`` as an array of floats, its rank checked."""
+    x = jnp.asarray(x)
+    if x.ndim != 2:
+        raise ValueError(
+            f"expected inputs of shape [N, D], got {x.shape}: a single column is "
+            "written x[:, None]"
+        )
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+
+
+def _same_width(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    x, y = _rows(x), _rows(y)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(
+            f"expected as many columns in x as in y, got {x.shape[1]} and "
+            f"{y.shape[1]}: give both in full, active_columns chooses among them"
+        )
+    return x, y
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Sum(Kernel):
+    """k1(x, x') + k2(x, x'), written ``k1 + k2``."""
+
+    first: Value
+    second: Value
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        return self.first.over(pairs) + self.second.over(pairs)
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return self.first.diagonal(x) + self.second.diagonal(x)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Product(Kernel):
+    """k1(x, x') k2(x, x'), written ``k1 * k2``; ``2.0 * k1`` scales by a constant."""
+
+    first: Value
+    second: Value
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        return self.first.over(pairs) * self.second.over(pairs)
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return self.first.diagonal(x) * self.second.diagonal(x)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Constant(Kernel):
+    """σ², the covariance of one unknown level."""
+
+    variance: Value = 1.0
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        ones = jnp.ones_like(pairs.same_row(), dtype=pairs.x.dtype)
+        return single("variance", self.variance) * ones
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return single("variance", self.variance) * jnp.ones(len(x), x.dtype)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class White(Kernel):
+    """σ² if x and x' are the same row of the same array, else 0.
+
+    The noise goes by position, as in GPflow: ``kernel(x)`` is σ² I, while
+    ``kernel(x, y)`` and ``kernel.paired(x, y)`` are 0 even where the values agree.
+    """
+
+    variance: Value = 1.0
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        same = pairs.same_row().astype(pairs.x.dtype)
+        return single("variance", self.variance) * same
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return single("variance", self.variance) * jnp.ones(len(x), x.dtype)

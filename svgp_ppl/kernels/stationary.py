@@ -1,0 +1,192 @@
+"""Kernels of the difference x − x', which lengthscales make free of units."""
+
+import abc
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax.tree_util import register_dataclass
+from jaxtyping import Array, Float
+
+from svgp_ppl import linalg
+from svgp_ppl.kernels.kernel import Kernel, Value, per_column, single
+from svgp_ppl.kernels.pairs import Pairs
+
+__all__ = [
+    "RBF",
+    "Cosine",
+    "Matern",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "RationalQuadratic",
+    "Stationary",
+]
+
+
+@dataclass(frozen=True)
+class Stationary(Kernel):
+    """σ² ρ(r²) with r² = Σ_d ((x_d − x'_d) / ℓ_d)².
+
+    Attributes:
+        variance: σ².
+        lengthscale: ℓ, one number or one for each active column.
+    """
+
+    variance: Value = 1.0
+    lengthscale: Value = 1.0
+
+    @abc.abstractmethod
+    def _correlation(self, squared_distance: Array) -> Array:
+        """ρ(r²), elementwise; ρ(0) = 1."""
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        lengthscale = per_column("lengthscale", self.lengthscale, pairs.x.shape[1])
+        scaled = pairs.map(lambda x: x / lengthscale)
+        variance = single("variance", self.variance)
+        return variance * self._correlation(scaled.squared_distance())
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return single("variance", self.variance) * jnp.ones(len(x), x.dtype)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class RBF(Stationary):
+    """σ² exp(−r²/2), the squared exponential: smooth functions.
+
+    Example:
+        >>> x = jnp.linspace(0.0, 1.0, 5)[:, None]
+        >>> RBF(variance=2.0, lengthscale=0.3)(x).shape
+        (5, 5)
+    """
+
+    def _correlation(self, squared_distance: Array) -> Array:
+        return jnp.exp(-0.5 * squared_distance)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class RationalQuadratic(Stationary):
+    """σ² (1 + r²/(2α))^(−α): a scale mixture of RBF kernels, RBF itself as α → ∞.
+
+    Source: Rasmussen & Williams (2006), equation 4.19.
+
+    Attributes:
+        variance: σ².
+        lengthscale: ℓ, one number or one for each active column.
+        alpha: α.
+    """
+
+    alpha: Value = 1.0
+
+    def _correlation(self, squared_distance: Array) -> Array:
+        alpha = single("alpha", self.alpha)
+        # The power through log1p keeps its digits when α is large.
+        return jnp.exp(-alpha * jnp.log1p(0.5 * squared_distance / alpha))
+
+
+@dataclass(frozen=True)
+class Matern(Stationary):
+    """σ² ρ(r), the Matérn family: Rasmussen & Williams (2006), section 4.2.1."""
+
+    @abc.abstractmethod
+    def _correlation_at(self, distance: Array) -> Array:
+        """ρ(r), elementwise; ρ(0) = 1."""
+
+    def _correlation(self, squared_distance: Array) -> Array:
+        # The gradient at r = 0 is that of the flat top (or the kink), 0.
+        return self._correlation_at(linalg.safe_sqrt(squared_distance))
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Matern12(Matern):
+    """σ² exp(−r): continuous functions without a derivative."""
+
+    def _correlation_at(self, distance: Array) -> Array:
+        return jnp.exp(-distance)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Matern32(Matern):
+    """σ² (1 + √3 r) exp(−√3 r): functions with one derivative."""
+
+    def _correlation_at(self, distance: Array) -> Array:
+        scaled = 3**0.5 * distance
+        return (1.0 + scaled) * jnp.exp(-scaled)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Matern52(Matern):
+    """σ² (1 + √5 r + 5r²/3) exp(−√5 r): functions with two derivatives."""
+
+    def _correlation_at(self, distance: Array) -> Array:
+        scaled = 5**0.5 * distance
+        return (1.0 + scaled + scaled * scaled / 3.0) * jnp.exp(-scaled)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Periodic(Kernel):
+    """A stationary kernel of s_d = sin(π (x_d − x'_d) / period_d) / ℓ_d.
+
+    RBF and RationalQuadratic take r² = Σ_d s_d², as MacKay (1998), equation 47; the
+    Matérn kernels take r = Σ_d ``|s_d|``. Both as in GPflow: no factor 2 at the sine.
+    For several columns Matern32 and Matern52 are then not positive definite: multiply
+    one periodic kernel per column instead.
+
+    Attributes:
+        base: The stationary kernel, which keeps σ², ℓ and its own active columns.
+        period: One number or one for each active column.
+    """
+
+    base: Value
+    period: Value = 1.0
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        base, pairs = self._stationary(), pairs.map(self.base.select)
+        width = pairs.x.shape[1]
+        period = per_column("period", self.period, width)
+        lengthscale = per_column("lengthscale", base.lengthscale, width)
+        sine = jnp.sin(jnp.pi * pairs.difference() / period) / lengthscale
+        if isinstance(base, Matern):
+            correlation = base._correlation_at(jnp.sum(jnp.abs(sine), axis=-1))
+        else:
+            correlation = base._correlation(jnp.sum(jnp.square(sine), axis=-1))
+        return single("variance", base.variance) * correlation
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return self._stationary().diagonal(x)
+
+    def _stationary(self) -> Stationary:
+        if not isinstance(self.base, Stationary):
+            raise ValueError(
+                "expected a stationary base (RBF, RationalQuadratic, Matern12, "
+                f"Matern32 or Matern52) for Periodic, got {type(self.base).__name__}"
+            )
+        return self.base
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Cosine(Kernel):
+    """σ² cos(2π Σ_d (x_d − x'_d) / ℓ_d): a sinusoid of random phase.
+
+    Attributes:
+        variance: σ².
+        lengthscale: ℓ, the wavelength, one number or one for each active column.
+    """
+
+    variance: Value = 1.0
+    lengthscale: Value = 1.0
+
+    def _evaluate(self, pairs: Pairs) -> Array:
+        lengthscale = per_column("lengthscale", self.lengthscale, pairs.x.shape[1])
+        phase = jnp.sum(pairs.difference() / lengthscale, axis=-1)
+        return single("variance", self.variance) * jnp.cos(2 * jnp.pi * phase)
+
+    def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
+        return single("variance", self.variance) * jnp.ones(len(x), x.dtype)

@@ -1,0 +1,328 @@
+"""Affine functions of Gaussian process values, not yet evaluated.
+
+A latent with Q components is ρ_n = b_n + Σ_t w_tn f_{c(t)}(x_tn): a weighted sum of
+terms, each a process, one of its outputs, its inputs and a weight per datum. Under a
+Gaussian belief N(m, S) on the stacked whitened values,
+
+    E ρ_n   = b_n + Σ_t w_t ( m_c(x_t) + a_tᵀ m[c] )
+    Cov ρ_n = Σ_{t,t'} w_t w_t' ( [c = c'] (k_c(x_t, x_t') − a_tᵀ a_t')
+                                  + a_tᵀ S[c, c'] a_t' ),       a = L⁻¹ k(z, x).
+
+The algebra only rearranges weights; the moments are formed in ``marginals`` when they
+are asked for. Terms that share process, output and inputs are merged, so that
+f(x) − f(x) is exactly zero.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array
+
+from svgp_ppl.checks import checked_inputs
+from svgp_ppl.kernels import Kernel
+from svgp_ppl.marginals import Marginal, Terms, View, joint_moments, marginal_moments
+
+__all__ = ["Latent", "SparseGP", "stack"]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGP:
+    """One process, or ``num_outputs`` independent ones sharing kernel and z.
+
+    Made by ``sparse_gp``. Calling it with inputs gives a :class:`Latent`.
+
+    Attributes:
+        name: Name of the site of v.
+        kernel: Covariance function.
+        z: Inducing inputs, [M, D].
+        scale_tril: L with L Lᵀ = k(z, z) + jitter I.
+        belief: What is held of v: a NumPyro distribution.
+        mean: Mean function x -> [N] (or [N, P]), or None for zero.
+        num_outputs: P, or None for one output without an axis of its own.
+    """
+
+    name: str
+    kernel: Kernel
+    z: Array
+    scale_tril: Array
+    belief: dist.Distribution
+    mean: Callable | None = None
+    num_outputs: int | None = None
+
+    def __call__(self, x) -> "Latent":
+        """The latent f(x), [N] or [N, P]; x is [N, D].
+
+        Raises:
+            ValueError: x is not [N, D] with the width of z, is empty or not finite.
+        """
+        x_checked = checked_inputs(x, f"the inputs of process '{self.name}'", self.z)
+        view = View(self, x_checked, source=x)
+        outputs = 1 if self.num_outputs is None else self.num_outputs
+        terms = tuple({(view, p): 1.0} for p in range(outputs))
+        offsets: tuple = (0.0,) * outputs
+        if self.mean is not None:
+            offsets = self._mean_values(x_checked, outputs)
+        return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
+
+    def _mean_values(self, x: Array, outputs: int) -> tuple:
+        values = jnp.asarray(self.mean(x))  # type: ignore[misc]
+        if values.shape == (len(x),):
+            return (values,) * outputs
+        if values.shape == (len(x), outputs):
+            return tuple(values[:, p] for p in range(outputs))
+        raise ValueError(
+            f"the mean function of process '{self.name}' returned shape "
+            f"{values.shape}; expected ({len(x)},) or ({len(x)}, {outputs})."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """An affine function of process values at N data, with Q components.
+
+    Supports ``+ - *`` with numbers, arrays and latents of the same shape,
+    ``W @ latent`` with a mixing matrix [R, Q] (or one per datum, [N, R, Q]) and
+    ``latent[..., q]``.
+    """
+
+    terms: tuple[Terms, ...]
+    offsets: tuple[Any, ...]
+    num_data: int
+    is_single: bool
+
+    # NumPy must not take an array times a latent apart element by element.
+    __array_ufunc__ = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N,) for one component, (N, Q) for several."""
+        return (self.num_data,) if self.is_single else (self.num_data, len(self.terms))
+
+    # ------------------------------------------------------------------- the algebra
+
+    def __add__(self, other):
+        if isinstance(other, Latent):
+            if self.shape != other.shape:
+                raise ValueError(
+                    f"cannot add latents of shapes {self.shape} and {other.shape}; "
+                    "use gp.stack to put components side by side."
+                )
+            terms = tuple(map(_add_terms, self.terms, other.terms))
+            offsets = tuple(a + b for a, b in zip(self.offsets, other.offsets))
+            return Latent(terms, offsets, self.num_data, self.is_single)
+        columns = self._columns(other)
+        offsets = tuple(b + c for b, c in zip(self.offsets, columns))
+        return Latent(self.terms, offsets, self.num_data, self.is_single)
+
+    __radd__ = __add__
+
+    def __mul__(self, other):
+        if isinstance(other, Latent):
+            raise ValueError(
+                "the product of two latents is not affine; stack them and multiply "
+                "inside the likelihood: gp.observe(..., lambda f: ... f[..., 0] * "
+                "f[..., 1], gp.stack([f, g]))."
+            )
+        columns = self._columns(other)
+        terms = tuple(_scale_terms(t, c) for t, c in zip(self.terms, columns))
+        offsets = tuple(b * c for b, c in zip(self.offsets, columns))
+        return Latent(terms, offsets, self.num_data, self.is_single)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return self * (1.0 / jnp.asarray(other))
+
+    def __neg__(self):
+        return self * -1.0
+
+    def __sub__(self, other):
+        return self + (-other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __rmatmul__(self, mixing) -> "Latent":
+        """W @ latent: component r is Σ_q W[r, q] latent[q]."""
+        mixing = _as_array(mixing)
+        width = len(self.terms)
+        per_datum = (self.num_data,) if mixing.ndim == 3 else ()
+        if self.is_single or mixing.ndim not in (2, 3) or mixing.shape != (
+            *per_datum, mixing.shape[-2], width
+        ):  # fmt: skip
+            raise ValueError(
+                "W @ latent needs W of shape [R, Q] or [N, R, Q] and a latent [N, Q]; "
+                f"W has shape {mixing.shape} and the latent {self.shape}."
+            )
+        terms, offsets = [], []
+        for r in range(mixing.shape[-2]):
+            row = [mixing[..., r, q] for q in range(width)]
+            total: Terms = {}
+            for weight, component in zip(row, self.terms):
+                total = _add_terms(total, _scale_terms(component, weight))
+            terms.append(total)
+            offsets.append(sum(w * b for w, b in zip(row, self.offsets)))
+        return Latent(tuple(terms), tuple(offsets), self.num_data, False)
+
+    def __getitem__(self, index) -> "Latent":
+        """latent[..., q] picks components (for other rows call f with other x)."""
+        match index:
+            case (first, q) if not self.is_single and (
+                first is Ellipsis or first == slice(None)
+            ):
+                picked = np.arange(len(self.terms))[q]
+            case _:
+                raise ValueError(
+                    f"a latent of shape {self.shape} is indexed as latent[..., q] with "
+                    f"a component or a slice of them, and not {index!r}; for other "
+                    "rows call the process with those inputs."
+                )
+        chosen = np.atleast_1d(picked)
+        return Latent(
+            tuple(self.terms[q] for q in chosen),
+            tuple(self.offsets[q] for q in chosen),
+            self.num_data,
+            np.ndim(picked) == 0,
+        )
+
+    def __iter__(self):
+        raise TypeError("a latent is not iterable; use latent[..., q]")
+
+    def _columns(self, value) -> list[Any]:
+        """A number or array, as one weight per component (a number or [N])."""
+        value = value if isinstance(value, int | float) else _as_array(value)
+        width = len(self.terms)
+        shape = np.shape(value)
+        if shape == ():
+            return [value] * width
+        if self.is_single and shape == (self.num_data,):
+            return [value]
+        allowed = {(width,), (1, width), (self.num_data, 1), (self.num_data, width)}
+        if not self.is_single and shape in allowed:
+            full = jnp.broadcast_to(value, (shape[0] if len(shape) == 2 else 1, width))
+            return [full[:, q] if len(full) > 1 else full[0, q] for q in range(width)]
+        raise ValueError(
+            f"an array of shape {shape} does not go with a latent of shape "
+            f"{self.shape}; expected a number, or an array that broadcasts to that "
+            "shape without changing it."
+        )
+
+    # ---------------------------------------------------------------- its distribution
+
+    def _offset(self) -> Array:
+        rows = [jnp.broadcast_to(b, (self.num_data,)) for b in self.offsets]
+        return jnp.stack(rows)
+
+    def marginal(self, chunk_size: int | None = None) -> Marginal:
+        """Distribution of the latent at each datum, under the belief in force.
+
+        Args:
+            chunk_size: Evaluate so many data at a time (recomputed in the backward
+                pass): memory O(chunk · M) and not O(N · M).
+        """
+        mean, covariance, log_pi = self._offset(), None, None
+        variance = jnp.zeros_like(mean)
+        if any(self.terms):
+            centred, variance, covariance, log_pi = marginal_moments(
+                self.terms, chunk_size
+            )
+            # Rounding may leave −1e-16 in a difference of terms.
+            mean, variance = centred + mean, jnp.maximum(variance, 0.0)
+        mean, variance = jnp.swapaxes(mean, -1, -2), jnp.swapaxes(variance, -1, -2)
+        if self.is_single:
+            return Marginal(mean[..., 0], variance[..., 0], None, log_pi)
+        return Marginal(mean, variance, covariance, log_pi)
+
+    @property
+    def mean(self) -> Array:
+        """E ρ_n, [N] or [N, Q]."""
+        marginal = self.marginal()
+        return marginal.average(marginal.mean)
+
+    @property
+    def variance(self) -> Array:
+        """Var ρ_n, [N] or [N, Q] (that of the mixture, where the belief is one)."""
+        return self.marginal().total_variance
+
+    @property
+    def covariance(self) -> Array:
+        """Cov of the Q components at each datum, [N, Q, Q] (Q = 1 for [N])."""
+        return self.marginal().total_covariance
+
+    def joint(self) -> tuple[Array, Array]:
+        """Mean and covariance over all data together; memory O((N Q)²).
+
+        Returns:
+            Mean [N] or [N, Q]; covariance [N, N] or [N, Q, N, Q].
+        """
+        mean = self._offset()
+        covariance = jnp.zeros((*mean.shape, *mean.shape), mean.dtype)
+        if any(self.terms):
+            centred, covariance, log_pi = joint_moments(self.terms)
+            each = Marginal(centred, None, None, log_pi)
+            shift = centred - each.average(centred)
+            spread = shift[..., :, :, None, None] * shift[..., None, None, :, :]
+            covariance = each.average(covariance + spread)
+            mean = mean + each.average(centred)
+        mean, covariance = mean.T, jnp.transpose(covariance, (1, 0, 3, 2))
+        if self.is_single:
+            return mean[:, 0], covariance[:, 0, :, 0]
+        return mean, covariance
+
+
+def stack(latents: Sequence[Latent]) -> Latent:
+    """Latents side by side: components of the first, then of the second, and so on.
+
+    Args:
+        latents: Latents at the same number of data, [N] or [N, Q_i].
+
+    Returns:
+        A latent [N, ΣQ_i].
+
+    Raises:
+        ValueError: The list is empty or the numbers of data differ.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> rho = gp.stack([f(x), g(x)])  # doctest: +SKIP
+    """
+    latents = list(latents)
+    sizes = {latent.num_data for latent in latents}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"stack needs one or more latents at the same number of data, and got "
+            f"{[latent.shape for latent in latents]}."
+        )
+    return Latent(
+        tuple(t for latent in latents for t in latent.terms),
+        tuple(b for latent in latents for b in latent.offsets),
+        sizes.pop(),
+        False,
+    )
+
+
+def _as_array(value):
+    return value if isinstance(value, np.ndarray | jax.Array) else jnp.asarray(value)
+
+
+def _is_zero(weight: Any) -> bool:
+    """Whether a weight is known to be zero before anything is computed."""
+    known = isinstance(weight, int | float | np.ndarray | np.generic)
+    return known and not np.any(weight)
+
+
+def _add_terms(left: Terms, right: Terms) -> Terms:
+    total = dict(left)
+    for key, weight in right.items():
+        total[key] = total[key] + weight if key in total else weight
+    return {key: weight for key, weight in total.items() if not _is_zero(weight)}
+
+
+def _scale_terms(terms: Terms, weight: Any) -> Terms:
+    scaled = {key: value * weight for key, value in terms.items()}
+    return {key: value for key, value in scaled.items() if not _is_zero(value)}

@@ -1,0 +1,206 @@
+"""Likelihood objects: callables f -> distribution, with the closed forms they allow.
+
+Any callable f -> NumPyro distribution is a likelihood; these add E log p(y|f), and
+log E p(y|f), in closed form where mathematics has one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln, log_ndtr
+from jaxtyping import Array
+
+from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.marginals import Marginal
+from svgp_ppl.predictive import (
+    closed_form_log_predictive,
+    log_average_by_trapezoid,
+    log_predictive_density,
+    predictive_mean_and_variance,
+)
+
+__all__ = ["Bernoulli", "Gaussian", "HeteroscedasticGaussian", "Poisson", "StudentT"]
+
+Value = Any  # a number, an array that broadcasts to [N], or a traced value
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gaussian:
+    """y ~ N(f, scale²).
+
+    Attributes:
+        scale: Standard deviation of the noise, a number or [N].
+
+    Example:
+        >>> from svgp_ppl.likelihoods import Gaussian
+        >>> Gaussian(0.3)(jnp.zeros(4)).batch_shape
+        (4,)
+    """
+
+    scale: Value
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """N(f, scale²)."""
+        return dist.Normal(f, self.scale)
+
+
+@closed_form_expectation.register
+def _(likelihood: Gaussian, y, marginal: Marginal):
+    # log N(y; m, s²) − v / (2 s²)
+    density = dist.Normal(marginal.mean, likelihood.scale).log_prob(y)
+    return density - 0.5 * marginal.variance / jnp.square(likelihood.scale)
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Gaussian, y, marginal: Marginal):
+    # N(y; m, v + s²)
+    scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
+    return dist.Normal(marginal.mean, scale).log_prob(y)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Gaussian, marginal: Marginal):
+    mean = marginal.average(marginal.mean)
+    return mean, marginal.total_variance + jnp.square(likelihood.scale)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class HeteroscedasticGaussian:
+    """y ~ N(f_0, exp(f_1)²): two latent components, the mean and the log scale."""
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """N(f[..., 0], exp(f[..., 1])²)."""
+        return dist.Normal(f[..., 0], jnp.exp(f[..., 1]))
+
+
+def _first_two_components(marginal: Marginal):
+    """Means and variances of both components, and their covariance."""
+    covariance = 0.0 if marginal.covariance is None else marginal.covariance[..., 0, 1]
+    mean, variance = marginal.mean, marginal.variance
+    return mean[..., 0], mean[..., 1], variance[..., 0], variance[..., 1], covariance
+
+
+@closed_form_expectation.register
+def _(likelihood: HeteroscedasticGaussian, y, marginal: Marginal):
+    # Under the weight exp(−2 f_1) the mean of f_0 moves by −2 Cov(f_0, f_1):
+    # E (y − f_0)² e^{−2 f_1} = e^{−2 m_1 + 2 v_1} ( (y − m_0 + 2 c)² + v_0 ).
+    m0, m1, v0, v1, c = _first_two_components(marginal)
+    squares = jnp.exp(2.0 * (v1 - m1)) * (jnp.square(y - m0 + 2.0 * c) + v0)
+    return -0.5 * jnp.log(2.0 * jnp.pi) - m1 - 0.5 * squares
+
+
+@closed_form_log_predictive.register
+def _(likelihood: HeteroscedasticGaussian, y, marginal: Marginal):
+    # Given f_1, f_0 is Gaussian and is integrated out; one dimension is left:
+    # N(y; m_0 + c/v_1 (f_1 − m_1), v_0 − c²/v_1 + e^{2 f_1}).
+    m0, m1, v0, v1, c = _first_two_components(marginal)
+    slope = jnp.where(v1 > 0, c / jnp.where(v1 > 0, v1, 1.0), 0.0)
+    rest = jnp.maximum(v0 - c * slope, 0.0)
+
+    def given_log_scale(f1):
+        mean = m0 + slope * (f1 - m1)
+        return dist.Normal(mean, jnp.sqrt(rest + jnp.exp(2.0 * f1)))
+
+    return log_average_by_trapezoid(given_log_scale, y, Marginal(m1, v1))
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: HeteroscedasticGaussian, marginal: Marginal):
+    m0, m1, v0, v1, _ = _first_two_components(marginal)
+    mean = marginal.average(m0)
+    noise = jnp.exp(2.0 * (m1 + v1))
+    return mean, marginal.average(noise + v0 + jnp.square(m0 - mean))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Poisson:
+    """y ~ Poisson(exposure · exp(f)).
+
+    Attributes:
+        exposure: Size of what is counted over (area, time, population), > 0, a number
+            or [N]; the rate exp(f) is per unit of it.
+    """
+
+    exposure: Value = 1.0
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Poisson(exposure · exp(f))."""
+        return dist.Poisson(self.exposure * jnp.exp(f))
+
+
+@closed_form_expectation.register
+def _(likelihood: Poisson, y, marginal: Marginal):
+    # y (m + log e) − e exp(m + v/2) − log y!
+    rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
+    return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Poisson, marginal: Marginal):
+    # E exp(f) = exp(m + v/2), E exp(2 f) = exp(2 m + 2 v)
+    rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
+    mean = marginal.average(rate)
+    square = marginal.average(jnp.square(rate) * jnp.exp(marginal.variance))
+    return mean, mean + square - jnp.square(mean)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bernoulli:
+    """y ~ Bernoulli(g(f)), y in {0, 1}.
+
+    Attributes:
+        link: ``"logit"``, g(f) = 1 / (1 + exp(−f)); or ``"probit"``, g(f) = Φ(f).
+    """
+
+    link: Literal["logit", "probit"] = field(default="logit", metadata={"static": True})
+
+    def __post_init__(self):
+        if self.link not in ("logit", "probit"):
+            raise ValueError(f"link must be 'logit' or 'probit', and not {self.link!r}")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Bernoulli with log odds f, or log Φ(f) − log Φ(−f)."""
+        if self.link == "logit":
+            return dist.Bernoulli(logits=f)
+        return dist.Bernoulli(logits=log_ndtr(f) - log_ndtr(-f))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Bernoulli, y, marginal: Marginal):
+    if likelihood.link == "logit":
+        return None
+    # E Φ(±f) = Φ(±m / √(1 + v))
+    z = marginal.mean / jnp.sqrt(1.0 + marginal.variance)
+    return log_ndtr(jnp.where(y == 1, z, -z))
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Bernoulli, marginal: Marginal):
+    ones = jnp.ones(marginal.mean.shape[-1], marginal.mean.dtype)
+    probability = jnp.exp(log_predictive_density(likelihood, ones, marginal))
+    return probability, probability * (1.0 - probability)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StudentT:
+    """y ~ f + scale · t_df.
+
+    Attributes:
+        df: Degrees of freedom, > 0 (the variance exists for df > 2).
+        scale: Scale of the noise, > 0, a number or [N].
+    """
+
+    df: Value
+    scale: Value = 1.0
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """StudentT(df, f, scale)."""
+        return dist.StudentT(self.df, f, self.scale)

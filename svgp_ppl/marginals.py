@@ -1,0 +1,331 @@
+"""From weighted terms and a belief to moments: the formulas of ``latent``.
+
+An element is one output of one process at one set of inputs. The moments of all
+elements are formed first, [E, N], and [E, E, N] where some of them are dependent; the
+weights then take elements to components.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from svgp_ppl.beliefs import (
+    Projected,
+    full_gaussian,
+    group_of,
+    is_coupled,
+    log_weights,
+    project,
+)
+from svgp_ppl.linalg import matmul, solve_lower
+from svgp_ppl.whitened import whitened_moments
+
+__all__ = ["Marginal", "Terms", "View", "joint_moments", "marginal_moments"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Marginal:
+    """Distribution of a latent at each datum: a Gaussian, or a mixture of Gaussians.
+
+    Attributes:
+        mean: [N] or [N, Q]; a leading axis K under a mixture, as in all of them.
+        variance: Same shape as ``mean``.
+        covariance: [N, Q, Q] between components, None when they are independent.
+        log_weights: [K], None when there is no mixture.
+    """
+
+    mean: Any
+    variance: Any
+    covariance: Any = None
+    log_weights: Any = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the latent has one component, without an axis of its own."""
+        return jnp.ndim(self.mean) == (1 if self.log_weights is None else 2)
+
+    def component(self, k) -> "Marginal":
+        """Component k of a mixture; k may be an array of them."""
+        covariance = None if self.covariance is None else self.covariance[k]
+        return Marginal(self.mean[k], self.variance[k], covariance)
+
+    @property
+    def total_variance(self) -> Array:
+        """Variance of the whole mixture, the shape of one component's ``mean``."""
+        shift = self.mean - self.average(self.mean)
+        return self.average(self.variance + jnp.square(shift))
+
+    @property
+    def total_covariance(self) -> Array:
+        """Covariance of the whole mixture at each datum, [N, Q, Q]."""
+        if self.is_single:
+            return self.total_variance[:, None, None]
+        covariance = self.covariance
+        if covariance is None:
+            covariance = self.variance[..., None] * jnp.eye(self.mean.shape[-1])
+        shift = self.mean - self.average(self.mean)
+        return self.average(covariance + shift[..., :, None] * shift[..., None, :])
+
+    def average(self, per_component: Array) -> Array:
+        """Σ_k π_k value_k over the leading axis K; the value itself without one."""
+        if self.log_weights is None:
+            return per_component
+        return jnp.tensordot(jnp.exp(self.log_weights), per_component, axes=1)
+
+    def log_average(self, per_component: Array) -> Array:
+        """log Σ_k π_k exp(value_k); the value itself without a mixture."""
+        if self.log_weights is None:
+            return per_component
+        return logsumexp(self.log_weights[:, None] + per_component, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A process seen at one set of inputs; two views of the same thing are equal."""
+
+    process: Any
+    x: Array
+    # The caller's own object: its identity tells that two inputs are the same.
+    source: Any = field(repr=False)
+
+    def __eq__(self, other):
+        return self.process.name == other.process.name and self.source is other.source
+
+    def __hash__(self):
+        return hash((self.process.name, id(self.source)))
+
+
+Element = tuple[View, int]
+Terms = dict[Element, Any]  # element -> weight: a number, or an array [N]
+
+
+def marginal_moments(
+    terms: tuple[Terms, ...], chunk_size: int | None
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """Moments of Q components at each datum, without their offsets.
+
+    Args:
+        terms: Per component, element -> weight. At least one element in all.
+        chunk_size: Rows to evaluate at a time, None for all.
+
+    Returns:
+        Mean and variance [.., Q, N], covariance [.., N, Q, Q] or None where the
+        components are independent, log weights [K] or None.
+    """
+    elements = _elements(terms)
+    views = list(dict.fromkeys(view for view, _ in elements))
+    independent = _are_independent(elements)
+
+    def evaluate(xs):
+        if independent:
+            moments = {view: _moments(view, x) for view, x in zip(views, xs)}
+            mean = _stack(moments[view][0][..., p, :] for view, p in elements)
+            return mean, _stack(moments[view][1][..., p, :] for view, p in elements)
+        seen = {view: _project(view, x) for view, x in zip(views, xs)}
+        mean = _stack(seen[view].projected.mean[..., p, :] for view, p in elements)
+        rows = [_stack(_covariance(e, d, seen) for d in elements) for e in elements]
+        return mean, jnp.stack(jnp.broadcast_arrays(*rows), axis=-3)
+
+    xs = [view.x for view in views]
+    if chunk_size is None or chunk_size >= len(xs[0]):
+        mean, gram = evaluate(xs)
+    else:
+        mean, gram = _in_chunks(evaluate, xs, chunk_size)
+
+    log_pi = _shared_log_weights(views)
+    if _is_identity(terms, elements) and independent:
+        return mean, gram, None, log_pi
+    weights = _weight_matrix(terms, elements)  # [Q, E, N or 1]
+    mean = jnp.sum(weights * mean[..., None, :, :], axis=-2)
+    users = [sum(element in t for t in terms) for element in elements]
+    if independent and max(users) == 1:
+        variance = jnp.sum(jnp.square(weights) * gram[..., None, :, :], axis=-2)
+        return mean, variance, None, log_pi
+    if independent:
+        half = weights * gram[..., None, :, :]
+    else:
+        half = jnp.einsum("qen,...edn->...qdn", weights, gram)
+    covariance = jnp.einsum("...qdn,rdn->...nqr", half, weights)
+    variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+    return mean, jnp.swapaxes(variance, -1, -2), covariance, log_pi
+
+
+def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]:
+    """Moments of Q components over all N data together, without their offsets.
+
+    Returns:
+        Mean [.., Q, N], covariance [.., Q, N, Q, N], log weights [K] or None.
+    """
+    elements = _elements(terms)
+    views = list(dict.fromkeys(view for view, _ in elements))
+    seen = {view: _project(view, view.x) for view in views}
+    mean = _stack(seen[view].projected.mean[..., p, :] for view, p in elements)
+    weights = _weight_matrix(terms, elements)
+    blocks: Any = 0.0
+    for i, e in enumerate(elements):
+        for j, d in enumerate(elements):
+            block = _joint_covariance(e, d, seen)  # [.., N, N]
+            if block is not None:
+                left, right = weights[:, i, :, None, None], weights[:, j]
+                blocks = blocks + left * block[..., None, :, None, :] * right
+    mean = jnp.sum(weights * mean[..., None, :, :], axis=-2)
+    return mean, blocks, _shared_log_weights(views)
+
+
+# ------------------------------------------------------------------ the one projection
+
+
+class _Seen(NamedTuple):
+    """A view evaluated: a [M, N], the belief's share of it, and the variances."""
+
+    x: Array
+    a: Array
+    projected: Projected
+    variance: Array  # [.., P, N]
+
+
+def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
+    """a = L⁻¹ k(z, x) and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a, here and nowhere else."""
+    process = view.process
+    a = solve_lower(process.scale_tril, process.kernel(process.z, x))
+    projected = project(process.belief, a)
+    # The first difference is positive up to the rounding of the factorisation.
+    residual = process.kernel.diagonal(x) - jnp.sum(jnp.square(a), axis=0)
+    variance = jnp.maximum(residual, 0.0)
+    if projected.factor is not None:
+        variance = variance + jnp.sum(jnp.square(projected.factor), axis=-2)
+    return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))
+
+
+def _moments(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
+    """Mean and variance of every output, [.., P, N], where no covariance is needed."""
+    process = view.process
+    gaussian = full_gaussian(process.belief)
+    # In float32 the fast form is off by up to 3e-4 of the bound.
+    if gaussian is None or x.dtype != jnp.float64:
+        seen = _project(view, x)
+        return seen.projected.mean, seen.variance
+    k = process.kernel(process.z, x)
+    mean, excess = whitened_moments(process.scale_tril, k, *gaussian)
+    return mean, process.kernel.diagonal(x) + excess
+
+
+def _covariance(e: Element, d: Element, seen: dict[View, _Seen]) -> Array:
+    """Cov of two elements at each datum, [.., N]."""
+    (view, p), (other, q) = e, d
+    one, two = seen[view], seen[other]
+    if e == d:
+        return one.variance[..., p, :]
+    total = jnp.zeros_like(one.variance[..., p, :])
+    if not _depend(e, d):
+        return total
+    kernel = view.process.kernel
+    if view.process.name == other.process.name and p == q:
+        total = total + kernel.paired(one.x, two.x) - jnp.sum(one.a * two.a, axis=0)
+    f, g = one.projected.factor, two.projected.factor
+    if f is not None and g is not None:
+        total = total + jnp.sum(f[..., p, :, :] * g[..., q, :, :], axis=-2)
+    return total
+
+
+def _joint_covariance(e: Element, d: Element, seen) -> Array | None:
+    """Cov of two elements over all pairs of data, [.., N, N]; None where it is zero."""
+    if not _depend(e, d):
+        return None
+    (view, p), (other, q) = e, d
+    one, two = seen[view], seen[other]
+    total: Any = 0.0
+    if view.process.name == other.process.name and p == q:
+        kernel = view.process.kernel
+        prior = kernel(one.x) if view == other else kernel(one.x, two.x)
+        total = prior - matmul(one.a.T, two.a)
+    f, g = one.projected.factor, two.projected.factor
+    if f is not None and g is not None:
+        left = jnp.swapaxes(f[..., p, :, :], -1, -2)
+        total = total + matmul(left, g[..., q, :, :])
+    return total
+
+
+# -------------------------------------------------------------------- structure, static
+
+
+def _elements(terms: tuple[Terms, ...]) -> list[Element]:
+    return list(dict.fromkeys(element for t in terms for element in t))
+
+
+def _depend(e: Element, d: Element) -> bool:
+    """Whether two elements can be correlated under the belief."""
+    (view, p), (other, q) = e, d
+    if view.process.name == other.process.name and p == q:
+        return True
+    mine, theirs = view.process, other.process
+    same = group_of(mine.name, mine.belief) == group_of(theirs.name, theirs.belief)
+    return same and is_coupled(mine.belief) and is_coupled(theirs.belief)
+
+
+def _are_independent(elements: list[Element]) -> bool:
+    return not any(_depend(e, d) for i, e in enumerate(elements) for d in elements[:i])
+
+
+def _is_identity(terms: tuple[Terms, ...], elements: list[Element]) -> bool:
+    return len(terms) == len(elements) and all(
+        list(t) == [e] and isinstance(t[e], float) and t[e] == 1.0
+        for t, e in zip(terms, elements)
+    )
+
+
+def _shared_log_weights(views: list[View]) -> Array | None:
+    """The mixture weights of the belief; a latent can see only one mixture."""
+    groups = {}
+    for process in (view.process for view in views):
+        weights = log_weights(process.belief)
+        if weights is not None:
+            groups[group_of(process.name, process.belief)] = weights
+    if len(groups) > 1:
+        raise ValueError(
+            f"one latent depends on {len(groups)} separate mixtures "
+            f"({sorted(groups)}); components are shared by all processes of a belief: "
+            "give them one joint belief with beliefs.split."
+        )
+    return next(iter(groups.values()), None)
+
+
+# ------------------------------------------------------------------------------- layout
+
+
+def _weight_matrix(terms: tuple[Terms, ...], elements: list[Element]) -> Array:
+    """[Q, E, N], or [Q, E, 1] when no weight differs between data."""
+    rows = [[t.get(element, 0.0) for element in elements] for t in terms]
+    width = max(np.size(weight) for row in rows for weight in row)
+    return jnp.stack(
+        [jnp.stack([jnp.broadcast_to(w, (width,)) for w in row]) for row in rows]
+    )
+
+
+def _stack(arrays) -> Array:
+    return jnp.stack(jnp.broadcast_arrays(*arrays), axis=-2)
+
+
+def _in_chunks(evaluate: Callable, xs: list[Array], size: int):
+    """``evaluate`` on ``size`` rows at a time; the last chunk is padded and cut."""
+    total = len(xs[0])
+    num_chunks = -(-total // size)
+    padding = num_chunks * size - total
+
+    def fold(x):
+        padded = jnp.concatenate([x, jnp.broadcast_to(x[-1:], (padding, x.shape[1]))])
+        return padded.reshape(num_chunks, size, x.shape[1])
+
+    def unfold(values):  # [chunks, .., size] -> [.., N]
+        merged = jnp.moveaxis(values, 0, -2)
+        return merged.reshape(*merged.shape[:-2], num_chunks * size)[..., :total]
+
+    chunks = jax.lax.map(jax.checkpoint(evaluate), [fold(x) for x in xs])
+    return jax.tree.map(unfold, chunks)

@@ -1,0 +1,33 @@
+"""Shapes are checked at run time, and every test says in which precision it runs."""
+
+import os
+
+# Test processes share the cores: threads of LAPACK would fight for them. Read by
+# OpenBLAS when it is loaded, so it has to stand before the imports.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax
+import pytest
+from jaxtyping import config, install_import_hook
+
+# The annotations of the package cannot lie: every call is checked while testing.
+install_import_hook("svgp_ppl", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def precision(request):
+    """float64 unless the test asks for another through ``both_precisions``."""
+    bits = getattr(request, "param", 64)
+    with jax.enable_x64(bits == 64):
+        yield bits
+
+
+@pytest.fixture
+def as_users_call():
+    """Wrong types reach the package's own checks, as they do for users."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)

@@ -1,0 +1,307 @@
+"""Who may import whom, read from the syntax trees; and what importing must not do."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from numpyro import handlers
+
+import svgp_ppl as gp
+from svgp_ppl.mcmc.target import make_target
+from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "svgp_ppl"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# The imports inside the package, exactly: from the mathematics up. Whoever adds an
+# import adds it here, and sees what it costs.
+MAY_IMPORT = {
+    "arguments": set(),
+    "checks": set(),
+    "datasets": set(),
+    "diagnostics": set(),
+    "linalg": set(),
+    "kernels": {"linalg"},
+    "inducing": {"kernels", "linalg"},
+    "beliefs": {"linalg"},
+    "whitened": {"linalg"},
+    "marginals": {"beliefs", "linalg", "whitened"},
+    "latent": {"checks", "kernels", "marginals"},
+    "expectations": {"linalg", "marginals"},
+    "predictive": {"expectations", "linalg", "marginals"},
+    "likelihoods": {"expectations", "marginals", "predictive"},
+    "primitives": {
+        "checks",
+        "expectations",
+        "kernels",
+        "latent",
+        "linalg",
+        "marginals",
+        "predictive",
+    },
+    "elbo": {"beliefs", "primitives"},
+    "guides": {"primitives"},
+    "failures": {"kernels", "linalg", "primitives"},
+    "fit": {"arguments", "elbo", "failures"},
+    "mcmc.chains": set(),
+    "mcmc.nuts": set(),
+    "mcmc.target": {"arguments"},
+    "mcmc.sample": {
+        "diagnostics",
+        "failures",
+        "fit",
+        "mcmc.chains",
+        "mcmc.nuts",
+        "mcmc.target",
+        "primitives",
+    },
+    "predict": {
+        "arguments",
+        "beliefs",
+        "diagnostics",
+        "elbo",
+        "fit",
+        "predictive",
+        "primitives",
+    },
+    "plots": {"fit"},
+}
+
+# Third-party packages that have one home.
+HOMES = {
+    "blackjax": {"mcmc"},
+    "arviz": {"diagnostics"},
+    "matplotlib": {"plots"},
+    "optax": {"fit"},
+    "tqdm": {"fit", "mcmc"},
+    "threadpoolctl": {"linalg"},
+}
+
+LONGEST = 350
+# Folders that count as one module: one idea that outgrew a file.
+FOLDERS = ("beliefs", "kernels")
+
+
+def name_of(path):
+    """ "elbo", "mcmc.nuts", "kernels"; "" for __init__."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts[0] in FOLDERS:
+        return parts[0]
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports(path):
+    """Modules imported anywhere in a file, with what is taken from them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def inside(path):
+    """Names of the modules of the package that a file imports."""
+    names = set()
+    for module, taken in imports(path):
+        if module == "svgp_ppl":
+            names.add(taken)
+        elif module.startswith("svgp_ppl."):
+            rest = module.removeprefix("svgp_ppl.")
+            top = rest.split(".")[0]
+            names.add(top if top in FOLDERS else rest)
+    return names - {name_of(path)}
+
+
+def third_party(paths):
+    """Name of a third-party package -> files that import it."""
+    found = {}
+    for path in paths:
+        for module, _ in imports(path):
+            top = module.split(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("svgp_ppl", "tests"):
+                found.setdefault(top, set()).add(path)
+    return found
+
+
+def declared(extra=None):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"]
+    if extra is not None:
+        lines = project["optional-dependencies"][extra]
+    return {re.match(r"[\w-]+", line).group() for line in lines}
+
+
+# ------------------------------------------------------------------------ imports
+
+
+def test_table_of_imports_is_the_code():
+    found = {}
+    for path in MODULES:
+        name = name_of(path)
+        if path.name == "__init__.py" and name not in FOLDERS:
+            continue
+        if name != "__main__":
+            found.setdefault(name, set()).update(inside(path))
+    for name, taken in found.items():
+        assert name in MAY_IMPORT, f"{name} is new: add it to the table"
+        extra = taken - MAY_IMPORT[name]
+        assert not extra, f"{name} imports {extra}: is that the right way round?"
+        unused = MAY_IMPORT[name] - taken
+        assert not unused, f"{name} no longer imports {unused}: shorten the table"
+    assert found.keys() == MAY_IMPORT.keys()
+
+
+def test_imports_go_one_way():
+    # CycleError, with the cycle in it, when they do not.
+    order = list(TopologicalSorter(MAY_IMPORT).static_order())
+    assert order.index("linalg") < order.index("kernels") < order.index("primitives")
+
+
+def test_third_party_packages_have_one_home():
+    found = third_party(MODULES)
+    for package, homes in HOMES.items():
+        places = {name_of(path).split(".")[0] for path in found[package]}
+        assert places == homes, f"{package} is imported in {places}"
+
+
+@pytest.mark.parametrize("name", ["elbo", "mcmc.chains", "mcmc.nuts"])
+def test_bound_and_samplers_never_hear_of_kernels(name):
+    path = PACKAGE / (name.replace(".", "/") + ".py")
+    for module, taken in imports(path):
+        assert "kernel" not in f"{module} {taken}".lower()
+    closure, waiting = set(), [name]
+    while waiting:
+        here = MAY_IMPORT[waiting.pop()] - closure
+        closure |= here
+        waiting += here
+    if name != "elbo":
+        assert closure == set()
+
+
+def test_dependencies_are_declared_and_used():
+    found = third_party(MODULES)
+    optional = {"tinygp"}  # an adapter knows its kernels without importing it first
+    assert set(found) - optional == declared()
+    in_tests = third_party((ROOT / "tests").rglob("*.py"))
+    assert set(in_tests) <= declared() | declared("test")
+
+
+# -------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_public_names_exist(path):
+    name = ".".join(("svgp_ppl", *path.relative_to(PACKAGE).with_suffix("").parts))
+    if path.name == "__main__.py":
+        return
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    assert len(set(module.__all__)) == len(module.__all__)
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+    assert module.__doc__
+
+
+def test_contract():
+    names = """
+        sparse_gp SparseGP Latent stack propagate observe Expected MarginalELBO
+        AutoGaussian fit Fit sample predict Prediction
+        inducing.kmeans inducing.greedy_variance inducing.grid inducing.subset
+        kernels.RBF kernels.Matern12 kernels.Matern32 kernels.Matern52
+        likelihoods.Gaussian likelihoods.HeteroscedasticGaussian likelihoods.Poisson
+        likelihoods.Bernoulli likelihoods.StudentT
+        mcmc.NUTS beliefs.kl_to_white
+        diagnostics.ess diagnostics.ess_per_second diagnostics.psrf diagnostics.esjd
+        plots.function_band plots.inducing_inputs plots.bound
+    """
+    for name in names.split():
+        value = gp
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert value.__doc__, name
+
+
+# --------------------------------------------------------------------------- size
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_are_short(path):
+    length = len(path.read_text().splitlines())
+    assert length <= LONGEST
+
+
+# -------------------------------------------------------------- what importing does
+
+
+def test_importing_changes_no_setting_and_makes_no_array():
+    code = """
+import jax, numpyro, blackjax
+def settings():
+    return {name: getattr(jax.config, name) for name in (
+        "jax_enable_x64", "jax_default_matmul_precision", "jax_platforms",
+        "jax_debug_nans", "jax_numpy_dtype_promotion")}
+arrays, before = len(jax.live_arrays()), settings()
+import svgp_ppl
+print(len(jax.live_arrays()) - arrays, settings() == before, before["jax_enable_x64"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.split() == ["0", "True", "False"], done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------- leaked tracers
+
+
+def small_values():
+    return {
+        "variance": jnp.asarray(1.2),
+        "lengthscale": jnp.asarray(0.9),
+        "f": jnp.full(5, 0.3),
+    }
+
+
+def test_bound_leaks_no_tracer():
+    params = {
+        "auto_f_loc": jnp.full(5, 0.3),
+        "auto_f_scale_tril": jnp.eye(5),
+        "variance_auto_loc": jnp.asarray(1.2),
+        "lengthscale_auto_loc": jnp.asarray(0.9),
+        "z": jnp.asarray(COUNTS_Z),
+    }
+    guide = gp.AutoGaussian(counts_model)
+    handlers.seed(guide, random.key(0))(COUNTS_X, COUNTS_Y)
+    bound = gp.MarginalELBO()
+
+    def loss(params):
+        return bound.loss(
+            random.key(0), params, counts_model, guide, COUNTS_X, COUNTS_Y
+        )
+
+    with jax.checking_leaks():
+        gradient = jax.jit(jax.grad(loss))(params)
+    assert np.all(np.isfinite(gradient["z"]))
+
+
+def test_log_density_leaks_no_tracer():
+    data = (COUNTS_X, COUNTS_Y)
+    target = make_target(random.key(0), counts_model, data, {}, {})
+    position = target.unconstrain(small_values(), target.data)
+    with jax.checking_leaks():
+        gradient = jax.jit(jax.grad(target.logdensity_fn))(position, target.data)
+    assert np.all(np.isfinite(gradient["f"]))

@@ -1,0 +1,177 @@
+"""Two layers: inner draws, every inference, and the limits that are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.util import log_density
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import group
+from tests.models import Walk, projection
+
+X = np.linspace(-1.0, 1.0, 12)[:, None]
+Y = np.sign(X[:, 0]) + 0.1 * np.cos(17.0 * np.arange(12))
+Z_INNER = np.linspace(-1.0, 1.0, 4)[:, None]
+Z_OUTER = np.array([[-1.0, 0.5], [0.0, 0.0], [1.0, -0.5], [0.4, 0.8]])
+KEYS = random.split(random.key(0), 3)
+
+
+def deep_model(x, y=None):
+    """x [N, 1] -> two inner components -> one outer."""
+    inner = gp.sparse_gp(
+        "inner",
+        gp.kernels.RBF(0.3, 0.8),
+        Z_INNER,
+        num_outputs=2,
+        mean=lambda x: jnp.tile(x, 2),
+    )
+    h = gp.propagate("h", inner(x))
+    outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 0.9), Z_OUTER)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.2), outer(h), obs=y)
+
+
+def posterior():
+    """A guide and its parameters, away from the prior."""
+    return gp.AutoGaussian(deep_model), {
+        "auto_inner_loc": jnp.zeros((2, 4)),
+        "auto_inner_scale_tril": jnp.tile(0.5 * jnp.eye(4), (2, 1, 1)),
+        "auto_outer_loc": jnp.array([-1.0, 0.0, 1.0, 0.3]),
+        "auto_outer_scale_tril": 0.1 * jnp.eye(4),
+    }
+
+
+def held_at(belief):
+    """The inner latent's draws and moments under a belief over its v."""
+
+    def model(x):
+        inner = gp.sparse_gp("inner", gp.kernels.RBF(0.3, 0.8), Z_INNER, num_outputs=2)
+        latent = inner(x)
+        moments.append((latent.mean, latent.variance))
+        return gp.propagate("h", latent)
+
+    moments = []
+    site = handlers.seed(lambda: numpyro.sample("inner", belief), random.key(0))
+    guide_trace = handlers.trace(site).get_trace()
+
+    def draw(key):
+        held = gp.elbo.hold_beliefs(handlers.seed(model, key), guide_trace)
+        return held(X)
+
+    draws = jax.vmap(draw)(random.split(random.key(1), 4000))
+    draw(random.key(0))
+    return np.asarray(draws), moments[-1]
+
+
+def test_draws_of_a_layer_have_its_mean_and_variance():
+    # 2 × 24 comparisons at 5 standard errors: fails by chance once in 3e4 keys.
+    loc = jnp.array([[0.5, -1.0, 1.5, 0.2], [1.0, 0.0, -0.7, 0.9]])
+    scale_tril = 0.4 * jnp.eye(4) + 0.3 * jnp.tril(jnp.ones((4, 4)))
+    belief = dist.MultivariateNormal(loc, scale_tril=scale_tril).to_event(1)
+    draws, (mean, variance) = held_at(belief)
+    assert draws.shape == (4000, 12, 2)
+    a, residual = projection(X, Z_INNER, 0.3, 0.8)
+    np.testing.assert_allclose(mean, a @ np.asarray(loc).T, atol=1e-6)
+    spread = np.sum((a @ scale_tril) ** 2, axis=1)
+    np.testing.assert_allclose(variance[:, 0], residual + spread, atol=1e-6)
+    assert np.all(np.abs(draws.mean(0) - mean) < 5 * np.sqrt(variance / 4000))
+    error = np.abs(np.square(draws - mean).mean(0) - variance)
+    assert np.all(error < 5 * variance * np.sqrt(2 / 4000))
+    # One normal per datum and component: no correlation between them.
+    flat = (draws - np.asarray(mean)).reshape(4000, -1)
+    correlation = np.corrcoef(flat.T) - np.eye(24)
+    assert np.max(np.abs(correlation)) < 5.5 / np.sqrt(4000)
+
+
+def test_layer_without_variance_is_plain_composition():
+    def composed(x, y, variance):
+        inner = gp.sparse_gp(
+            "inner",
+            gp.kernels.RBF(variance, 0.8),
+            Z_INNER,
+            mean=lambda x: jnp.sin(x[:, 0]),
+        )
+        h = gp.propagate("h", inner(x))
+        outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 0.9), Z_INNER)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.2), outer(h), obs=y)
+
+    def plain(x, y):
+        outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 0.9), Z_INNER)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.2), outer(jnp.sin(x)), obs=y)
+
+    v = {"inner": jnp.zeros(4), "outer": jnp.array([1.0, -0.5, 0.3, 0.8])}
+    exact, _ = log_density(plain, (X, Y), {}, {"outer": v["outer"]})
+    prior = jnp.sum(dist.Normal().log_prob(v["inner"]))
+    errors = []
+    for variance in (1e-4, 1e-10):
+        run = handlers.seed(composed, random.key(0))
+        value, _ = log_density(run, (X, Y, variance), {}, v)
+        errors.append(abs(float(value - prior - exact)))
+    assert errors[1] < 1e-4 < errors[0]
+
+
+@pytest.mark.parametrize("loss", [gp.MarginalELBO(num_particles=2), Trace_ELBO(2)])
+def test_deep_model_under_svi(loss):
+    guide = gp.AutoGaussian(deep_model)
+    svi = SVI(deep_model, guide, optax.adam(0.03), loss=loss)
+    fitted = svi.run(KEYS[0], 200, X, Y, progress_bar=False)
+    assert set(fitted.params) == {
+        "auto_inner_loc",
+        "auto_inner_scale_tril",
+        "auto_outer_loc",
+        "auto_outer_scale_tril",
+    }
+    assert fitted.params["auto_inner_scale_tril"].shape == (2, 4, 4)
+    assert np.all(np.isfinite(fitted.losses))
+    assert np.mean(fitted.losses[-20:]) < np.mean(fitted.losses[:20]) - 10
+
+
+def test_bound_of_a_layer_is_drawn_anew_with_each_key():
+    guide, params = posterior()
+    bound = gp.MarginalELBO()
+    losses = [
+        bound.loss(key, params, deep_model, guide, X, Y)
+        for key in (KEYS[0], KEYS[0], KEYS[1])
+    ]
+    assert losses[0] == losses[1]
+    assert abs(losses[0] - losses[2]) > 1e-3
+
+
+def test_deep_model_is_sampled_and_predicted():
+    draws = gp.sample(
+        KEYS[1],
+        deep_model,
+        X,
+        Y,
+        sampler=Walk(0.02),
+        num_chains=2,
+        num_warmup=20,
+        num_samples=30,
+        progress=False,
+    )
+    values = group(draws, "posterior")
+    assert set(values) == {"inner", "outer"}
+    assert values["inner"].shape == (2, 30, 2, 4)
+    at_new = gp.predict(deep_model, draws, X[:5], key=KEYS[2])["y"]
+    assert at_new.mean.shape == (5,)
+    assert np.all(at_new.variance > 0.2**2)
+
+
+def test_prediction_averages_over_the_draws_of_a_layer():
+    with pytest.raises(ValueError, match=r"layers of a deep model.*pass key="):
+        gp.predict(deep_model, posterior(), X)
+    one, many = (
+        gp.predict(deep_model, posterior(), X, key=KEYS[2], num_draws=n)["y"]
+        for n in (1, 50)
+    )
+    # The spread of the inner draws adds to the variance of one of them.
+    assert np.mean(many.latent_variance) > np.mean(one.latent_variance) + 0.01

@@ -1,0 +1,182 @@
+"""Diagnostics: ArviZ there and back, and a second route to each number."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from svgp_ppl import diagnostics
+
+
+def iid(seed=0, num_chains=4, num_draws=1000):
+    rng = np.random.default_rng(seed)
+    return {
+        "variance": rng.gamma(2.0, size=(num_chains, num_draws)),
+        "f": rng.normal(size=(num_chains, num_draws, 3)),
+    }
+
+
+def autoregressive(rho, seed=0, num_chains=4, num_draws=4000):
+    """Stationary AR(1) of unit variance: ESS / draws = (1 − ρ) / (1 + ρ)."""
+    noise = np.random.default_rng(seed).normal(size=(num_chains, num_draws))
+    x = np.empty_like(noise)
+    x[:, 0] = noise[:, 0]
+    for t in range(1, num_draws):
+        x[:, t] = rho * x[:, t - 1] + np.sqrt(1 - rho**2) * noise[:, t]
+    return x
+
+
+def test_there_and_back():
+    draws = iid(num_draws=50)
+    diverging = np.zeros((4, 50), bool)
+    posterior = diagnostics.to_arviz(
+        draws | {"jax": jnp.asarray(draws["f"])},
+        sample_stats={"diverging": diverging},
+        observed_data={"y": np.arange(5.0)},
+        constant_data={"x": np.ones((5, 2))},
+        log_likelihood={"y": np.zeros((4, 50, 5))},
+        coords={"knot": ["a", "b", "c"]},
+        dims={"f": ["knot"]},
+        attrs={"sampling_seconds": 2.5, "sampler": "NUTS"},
+    )
+    back = diagnostics.group(posterior, "posterior")
+    assert set(back) == {"variance", "f", "jax"}
+    np.testing.assert_array_equal(back["f"], draws["f"])
+    np.testing.assert_array_equal(back["jax"], draws["f"])
+    assert diagnostics.group(posterior, "sample_stats")["diverging"].dtype == bool
+    assert diagnostics.group(posterior, "observed_data")["y"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert diagnostics.group(posterior, "constant_data")["x"].shape == (5, 2)
+    assert diagnostics.group(posterior, "log_likelihood")["y"].shape == (4, 50, 5)
+    assert diagnostics.group(posterior, "prior") == {}
+    attributes = posterior["posterior"].attrs
+    assert attributes["sampling_seconds"] == 2.5 and attributes["sampler"] == "NUTS"
+    assert posterior["posterior"]["f"].dims == ("chain", "draw", "knot")
+
+
+@pytest.mark.parametrize("rho", [-0.3, 0.0, 0.7])
+def test_ess_of_an_autoregression(rho):
+    x = autoregressive(rho)
+    ess = diagnostics.ess({"x": x, "y": np.stack([x, -x], axis=-1)})
+    np.testing.assert_allclose(ess["x"], x.size * (1 - rho) / (1 + rho), rtol=0.15)
+    assert ess["y"].shape == (2,)
+
+
+def test_diagnostics_accept_both_forms_of_draws():
+    draws = iid()
+    posterior = diagnostics.to_arviz(draws)
+    for function in (diagnostics.ess, diagnostics.rhat, diagnostics.psrf):
+        for name, value in function(posterior).items():
+            np.testing.assert_array_equal(value, function(draws)[name])
+    assert diagnostics.esjd(posterior) == diagnostics.esjd(draws)
+
+
+def test_rhat_sees_a_chain_elsewhere():
+    draws = iid()
+    assert all(np.all(r < 1.01) for r in diagnostics.rhat(draws).values())
+    draws["f"][0, :, 1] += 2.0
+    rhat = diagnostics.rhat(draws)["f"]
+    assert rhat[1] > 1.1 and rhat[0] < 1.01 and rhat[2] < 1.01
+    # A chain of another spread: only the rank-normalised, folded form sees it.
+    draws["f"][0, :, 2] *= 5.0
+    assert diagnostics.rhat(draws)["f"][2] > 1.05
+
+
+def gelman_diag(x):
+    """coda's gelman.diag for one parameter, line by line; x is [chains, draws]."""
+    num_chains, n = x.shape
+    s2 = np.array([np.var(chain, ddof=1) for chain in x])
+    xbar = np.array([np.mean(chain) for chain in x])
+    w, b = s2.mean(), n * np.var(xbar, ddof=1)
+    muhat = xbar.mean()
+    var_w = np.var(s2, ddof=1) / num_chains
+    var_b = 2 * b**2 / (num_chains - 1)
+    cov_wb = (n / num_chains) * (
+        np.cov(s2, xbar**2)[0, 1] - 2 * muhat * np.cov(s2, xbar)[0, 1]
+    )
+    v = (n - 1) * w / n + (1 + 1 / num_chains) * b / n
+    var_v = (
+        (n - 1) ** 2 * var_w
+        + (1 + 1 / num_chains) ** 2 * var_b
+        + 2 * (n - 1) * (1 + 1 / num_chains) * cov_wb
+    ) / n**2
+    df_v = 2 * v**2 / var_v
+    r2 = (n - 1) / n + (1 + 1 / num_chains) * (1 / n) * (b / w)
+    return np.sqrt((df_v + 3) / (df_v + 1) * r2)
+
+
+def test_psrf_is_that_of_coda():
+    rng = np.random.default_rng(3)
+    # Chains with their own place and spread, so that every term of var V counts.
+    draws = {"f": rng.gamma(2.0, size=(5, 60, 2)) * rng.gamma(3.0, size=(5, 1, 1))}
+    windows = [2, 10, 60]
+    psrf = diagnostics.psrf(draws, windows)["f"]
+    assert psrf.shape == (3, 2)
+    for row, end in enumerate(windows):
+        for q in range(2):
+            expected = gelman_diag(draws["f"][:, :end, q])
+            np.testing.assert_allclose(psrf[row, q], expected, rtol=1e-10)
+    np.testing.assert_array_equal(diagnostics.psrf(draws)["f"], psrf[-1:])
+
+
+def test_psrf_of_chains_that_agree_and_that_do_not():
+    draws = iid()
+    assert all(np.all(np.abs(r - 1) < 0.01) for r in diagnostics.psrf(draws).values())
+    draws["variance"][0] += 3.0
+    assert diagnostics.psrf(draws)["variance"] > 1.3
+    assert np.isnan(diagnostics.psrf({"x": np.ones((3, 10))})["x"])
+
+
+def test_ess_per_second_takes_the_worst_parameter_of_each_chain():
+    fast, slow = autoregressive(0.0, seed=1), autoregressive(0.9, seed=2)
+    draws = {"fast": fast, "slow": slow}
+    rates = {
+        seconds: diagnostics.ess_per_second(
+            diagnostics.to_arviz(draws, attrs={"sampling_seconds": seconds})
+        )
+        for seconds in (4.0, 8.0)
+    }
+    assert rates[4.0] == pytest.approx(2 * rates[8.0])
+    # One chain of 4,000 draws is worth 4000 (1 - 0.9) / (1 + 0.9) independent ones.
+    assert rates[4.0] == pytest.approx(4000 * 0.1 / 1.9 / 4.0, rel=0.2)
+
+
+def test_esjd_adds_parameters_and_averages_jumps():
+    draws = {
+        "a": np.array([[0.0, 1.0, 3.0], [5.0, 5.0, 5.0]]),
+        "b": np.array([[[0, 0], [0, 1], [2, 1]], [[0, 0], [3, 0], [3, 0]]]),
+    }
+    by_hand = ((1 + 1) + (4 + 4) + (0 + 9) + 0) / 4
+    assert diagnostics.esjd(draws) == by_hand
+    # Independent normals jump by 2 in each of 3 dimensions, the gamma by 2 · 2.
+    expected = 3 * 2 + 2 * 2
+    assert diagnostics.esjd(iid(num_draws=20_000)) == pytest.approx(expected, rel=0.02)
+
+
+def test_summary_is_a_table():
+    draws = iid()
+    table = diagnostics.summary(diagnostics.to_arviz(draws), var_names=["f"])
+    assert list(table.index) == ["f[0]", "f[1]", "f[2]"]
+    assert {"mean", "sd", "ess_bulk", "r_hat"} <= set(table.columns)
+    means = draws["f"].mean(axis=(0, 1))
+    np.testing.assert_allclose(np.asarray(table["mean"], float), means, atol=0.01)
+    assert len(diagnostics.summary(draws)) == 4
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(ValueError, match=r"leading axes.*'f'.*For a single chain"):
+        diagnostics.to_arviz({"f": np.zeros(10)})
+    with pytest.raises(ValueError, match=r"sample_stats\['lp'\]"):
+        diagnostics.to_arviz(iid(), sample_stats={"lp": np.zeros((4, 7))})
+    with pytest.raises(ValueError, match="at least two"):
+        diagnostics.psrf(iid(num_chains=1))
+    with pytest.raises(ValueError, match="between 2 and 1000"):
+        diagnostics.psrf(iid(), windows=[1, 100])
+    with pytest.raises(ValueError, match="sampling_seconds"):
+        diagnostics.ess_per_second(diagnostics.to_arviz(iid()))
+    with pytest.raises(ValueError, match="no draws"):
+        diagnostics.ess({})

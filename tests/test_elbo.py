@@ -1,0 +1,224 @@
+"""The bound as a NumPyro loss: its noise, its handlers, the guides it takes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
+
+from svgp_ppl import AutoGaussian, MarginalELBO, kernels, observe, sparse_gp
+from svgp_ppl import likelihoods as lk
+from svgp_ppl.elbo import hold_beliefs
+
+NUM, M = 300, 6
+RNG = np.random.default_rng(4)
+X = RNG.uniform(-2, 2, size=(NUM, 1))
+Y = RNG.poisson(np.exp(np.sin(2 * X[:, 0])))
+Z = np.linspace(-2, 2, M)[:, None]
+LOC, SCALE_TRIL = RNG.normal(size=M), np.tril(RNG.normal(size=(M, M))) * 0.3 + np.eye(M)
+
+
+def model(x, y=None, size=None):
+    variance = numpyro.sample("variance", dist.LogNormal(0.0, 0.5))
+    f = sparse_gp("f", kernels.RBF(variance, 0.6), Z)
+    with numpyro.plate("data", size or len(x), subsample_size=len(x)):
+        observe("y", lk.Poisson(), f(x), obs=y)
+
+
+def fixed(x, y=None):
+    """The same model without other latent sites."""
+    f = sparse_gp("f", kernels.RBF(1.0, 0.6), Z)
+    with numpyro.plate("data", len(x)):
+        observe("y", lk.Poisson(), f(x), obs=y)
+
+
+def by_hand(x, y=None, size=None):
+    scale_tril = numpyro.param(
+        "scale_tril", SCALE_TRIL, constraint=dist.constraints.lower_cholesky
+    )
+    loc = numpyro.param("loc", LOC)
+    numpyro.sample("f", dist.MultivariateNormal(loc, scale_tril=scale_tril))
+
+
+def with_variance(x, y=None, size=None):
+    by_hand(x)
+    numpyro.sample("variance", dist.LogNormal(0.2, 0.3))
+
+
+def _losses(elbo, model, guide, draws, params=None, **options):
+    """The loss under many keys, [draws]."""
+    params = {} if params is None else params
+
+    @jax.jit
+    def run(keys):
+        return jax.vmap(
+            lambda key: elbo.loss(key, params, model, guide, X, Y, **options)
+        )(keys)
+
+    return np.asarray(run(random.split(random.key(5), draws)))
+
+
+def _agree(one, other):
+    """Means within five standard errors."""
+    error = np.hypot(np.std(one) / len(one) ** 0.5, np.std(other) / len(other) ** 0.5)
+    assert error > 0
+    assert abs(np.mean(one) - np.mean(other)) < 5 * error
+
+
+def test_the_loss_and_its_gradient_have_no_noise():
+    params = {"loc": jnp.asarray(LOC), "scale_tril": jnp.asarray(SCALE_TRIL)}
+
+    def run(elbo):
+        @jax.jit
+        def value_and_grad(keys):
+            return jax.vmap(
+                lambda key: jax.value_and_grad(
+                    lambda p: elbo.loss(key, p, fixed, by_hand, X, Y)
+                )(params)
+            )(keys)
+
+        return value_and_grad(random.split(random.key(0), 4))
+
+    for leaf in jax.tree.leaves(run(MarginalELBO())):
+        assert np.max(np.std(leaf, axis=0)) <= 1e-12 * np.max(np.abs(leaf))
+    loss, gradient = run(Trace_ELBO())
+    assert np.std(loss) > 1e-2 * np.abs(np.mean(loss))
+    assert np.std(gradient["loc"], axis=0).max() > 1.0
+
+
+def test_gradient_is_the_mean_of_the_sampled_one():
+    params = {"loc": jnp.asarray(LOC), "scale_tril": jnp.asarray(SCALE_TRIL)}
+
+    def gradient(elbo, key):
+        return jax.grad(lambda p: elbo.loss(key, p, fixed, by_hand, X, Y))(params)
+
+    exact = jax.jit(lambda: gradient(MarginalELBO(), random.key(0)))()
+    keys = random.split(random.key(1), 2000)
+    draws = jax.jit(jax.vmap(lambda key: gradient(Trace_ELBO(), key)))(keys)
+    lower = np.tril_indices(M)
+    for name, pick in (("loc", (slice(None),)), ("scale_tril", lower)):
+        sampled = np.asarray(draws[name])[(slice(None), *pick)]
+        error = sampled.std(0) / len(keys) ** 0.5
+        assert np.all(
+            np.abs(sampled.mean(0) - np.asarray(exact[name])[pick]) < 5 * error
+        )
+
+
+def test_other_sites_are_sampled():
+    """θ has a guide of its own, drawn as in Trace_ELBO; here in a minibatch."""
+    ours = _losses(MarginalELBO(), model, with_variance, 1000, size=3000)
+    _agree(ours, _losses(Trace_ELBO(), model, with_variance, 4000, size=3000))
+
+
+def test_several_particles_average():
+    one = _losses(MarginalELBO(), model, with_variance, 2000)
+    many = _losses(MarginalELBO(num_particles=8), model, with_variance, 500)
+    _agree(one, many)
+    assert 0.2 < np.std(many) / np.std(one) < 0.55  # 1/√8 = 0.35
+
+
+def test_a_belief_that_cannot_be_marginalised_is_sampled():
+    def flow(*args):
+        base = dist.Normal(jnp.zeros(M), 1.0).to_event(1)
+        transform = dist.transforms.LowerCholeskyAffine(LOC, 0.3 * SCALE_TRIL)
+        numpyro.sample("f", dist.TransformedDistribution(base, transform))
+
+    ours = _losses(MarginalELBO(), fixed, flow, 2000)
+    assert np.std(ours) > 0.1
+    _agree(ours, _losses(Trace_ELBO(), fixed, flow, 4000))
+
+    def gaussian(*args):  # which is what that flow is
+        numpyro.sample("f", dist.MultivariateNormal(LOC, scale_tril=0.3 * SCALE_TRIL))
+
+    exact = _losses(MarginalELBO(), fixed, gaussian, 1)[0]
+    assert abs(np.mean(ours) - exact) < 5 * np.std(ours) / len(ours) ** 0.5
+
+
+@pytest.mark.parametrize("make", [AutoDelta, AutoNormal])
+def test_guides_of_numpyro(make):
+    """AutoDelta is the second reading; AutoNormal's Gaussians are marginalised."""
+    guide = make(model)
+    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
+    params = {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
+    draws = 3 if make is AutoDelta else 2000
+    ours = _losses(MarginalELBO(), model, guide, draws, params)
+    theirs = _losses(Trace_ELBO(), model, guide, draws, params)
+    if make is AutoDelta:
+        np.testing.assert_allclose(ours, theirs[0], rtol=1e-12)
+    else:
+        _agree(ours, theirs)
+        assert np.std(ours) < np.std(theirs)
+
+
+def test_our_guide_in_both_losses():
+    guide = AutoGaussian(model, "full", rest=AutoNormal)
+    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
+    params = {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
+    ours = _losses(MarginalELBO(), model, guide, 1000, params)
+    _agree(ours, _losses(Trace_ELBO(), model, guide, 4000, params))
+
+
+def test_scale_and_mask():
+    mask = np.arange(NUM) % 3 > 0
+    weight = np.linspace(0.1, 2.0, NUM)
+
+    def variant(scale_all=1.0, scale_y=1.0, mask_y=True, rows=slice(None)):
+        def scaled(x, y):
+            f = sparse_gp("f", kernels.RBF(1.0, 0.6), Z)
+            data = numpyro.plate("data", len(x[rows]))
+            weighted = handlers.scale(scale=scale_y)
+            with data, weighted, handlers.mask(mask=mask_y):
+                observe("y", lk.Poisson(), f(x[rows]), obs=y[rows])
+
+        def guide(*args):
+            belief = dist.MultivariateNormal(LOC, scale_tril=SCALE_TRIL)
+            numpyro.sample("f", belief)
+
+        both = [handlers.scale(fn, scale=scale_all) for fn in (scaled, guide)]
+        return jax.jit(lambda: MarginalELBO().loss(random.key(0), {}, *both, X, Y))()
+
+    def expectations(x, y):
+        """The terms of the data one by one, for sums by hand."""
+        guide = handlers.trace(handlers.seed(by_hand, 0)).get_trace(X)
+        held = hold_beliefs(handlers.seed(fixed, 0), guide)
+        return handlers.trace(held).get_trace(x, y)["y"]["fn"].log_prob(y)
+
+    terms = np.asarray(jax.jit(expectations)(X, Y))
+    whole = variant()
+    kl = whole + terms.sum()
+    np.testing.assert_allclose(variant(mask_y=mask), kl - terms[mask].sum(), rtol=1e-10)
+    np.testing.assert_allclose(variant(mask_y=mask), variant(rows=mask), rtol=1e-10)
+    np.testing.assert_allclose(variant(scale_y=0.3), kl - 0.3 * terms.sum(), rtol=1e-10)
+    np.testing.assert_allclose(variant(scale_y=weight), kl - weight @ terms, rtol=1e-10)
+    np.testing.assert_allclose(variant(scale_all=2.5), 2.5 * whole, rtol=1e-10)
+
+
+def test_entropy_of_a_mixture():
+    components = dist.Normal(np.stack([LOC, -LOC]), 0.4).to_event(1)
+
+    def guide(*args):
+        mixing = dist.Categorical(probs=jnp.array([0.3, 0.7]))
+        numpyro.sample("f", dist.MixtureSameFamily(mixing, components))
+
+    sampled = _losses(Trace_ELBO(), fixed, guide, 4000)
+    unbiased = MarginalELBO(entropy="monte_carlo", num_entropy_draws=4)
+    unbiased = _losses(unbiased, fixed, guide, 1000)
+    _agree(unbiased, sampled)
+    assert 0 < np.std(unbiased) < 0.1 * np.std(sampled)
+    jensen = _losses(MarginalELBO(), fixed, guide, 2)
+    assert jensen[0] == jensen[1] and jensen[0] > np.mean(unbiased)
+
+
+def test_mistakes_are_explained():
+    def other(*args):
+        numpyro.sample("g", dist.Normal(jnp.zeros(M), 1.0).to_event(1))
+
+    with pytest.raises(ValueError, match=r"no site for the process 'f'.*shape \(6,\)"):
+        MarginalELBO().loss(random.key(0), {}, fixed, other, X, Y)
+    with pytest.raises(Exception, match="jensen"):
+        MarginalELBO(entropy="exact")

@@ -1,0 +1,369 @@
+"""Mistakes are answered in words: what was expected, what came, what to do."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+
+import svgp_ppl as gp
+
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+X = np.linspace(0.0, 1.0, 6)[:, None]
+Z = X[::2]
+KERNEL = gp.kernels.RBF(1.0, 1.0)
+COUNTS = np.array([0, 2, 1, 4, 0, 3])
+
+
+def refused(match, function, *args, **options):
+    """A ValueError with this message, where the function runs as a model."""
+    run = handlers.trace(handlers.seed(function, random.key(0)))
+    with pytest.raises(ValueError, match=match):
+        run.get_trace(*args, **options)
+
+
+def process(name="f", z=Z, **options):
+    return gp.sparse_gp(name, KERNEL, z, **options)
+
+
+def observed(y, likelihood=None, *, size=6, num_outputs=None, **options):
+    likelihood = gp.likelihoods.Poisson() if likelihood is None else likelihood
+    latent = process(num_outputs=num_outputs)(X)
+    with numpyro.plate("data", size):
+        gp.observe("y", likelihood, latent, obs=y, **options)
+
+
+# ------------------------------------------------------------------------ inputs
+
+
+@pytest.mark.parametrize(
+    "x, match",
+    [
+        (
+            X[:, 0],
+            r"must have shape \[N, D\] and have \(6,\)\. For one column add \[:, N",
+        ),
+        (X[None], r"must have shape \[N, D\] and have \(1, 6, 1\)"),
+        (0.5, r"must have shape \[N, D\] and have \(\)"),
+        (X[:0], r"are empty: their shape is \(0, 1\)"),
+        (np.where(X > 0.5, np.nan, X), r"must be finite.*first at index \(3, 0\)"),
+        (np.where(X > 0.9, np.inf, X), r"must be finite.*index \(5, 0\).*impute"),
+        (np.array([["a"], ["b"]]), r"must be real numbers and are of dtype <U1"),
+        (
+            X.astype(object),
+            r"must be .* of dtype object.*np.asarray\(..., dtype=float\)",
+        ),
+    ],
+)
+def test_inputs(x, match):
+    refused("the inputs of process 'f' " + match, lambda: process()(x))
+    refused("the inducing inputs z of process 'f' " + match, lambda: process(z=x))
+
+
+def test_width_of_the_inputs():
+    match = "have 2 columns and the inducing inputs 1.*active_columns"
+    refused("the inputs of process 'f' " + match, lambda: process()(np.ones((4, 2))))
+    match = "have 1 columns and the inducing inputs 3"
+    refused(match, lambda: process(z=np.eye(3))(X))
+
+
+# --------------------------------------------------------------------------- data
+
+
+@pytest.mark.parametrize(
+    "y, match",
+    [
+        (
+            COUNTS[:, None],
+            r"shape \(6,\) and have \(6, 1\)\..*\[N, N\]: write y\[:, 0\]",
+        ),
+        (COUNTS[:5], r"shape \(6,\) and have \(5,\)\. Give one for each row of x"),
+        (np.ones(0), r"shape \(6,\) and have \(0,\)"),
+        (3.0, r"shape \(6,\) and have \(\)"),
+        (np.where(COUNTS > 3, np.nan, COUNTS), r"be finite.*index \(3,\)"),
+        (COUNTS - 1, "support of the likelihood, the integers 0, 1, 2.*them is -1"),
+        (COUNTS + 0.5, "the integers 0, 1, 2.*among them is 0.5"),
+        (np.array(list("abcdef")), "real numbers and are of dtype <U1"),
+    ],
+)
+def test_counts(y, match):
+    refused("the data of site 'y' must .*" + match, observed, y)
+
+
+@pytest.mark.parametrize(
+    "y, likelihood, num_outputs, match",
+    [
+        (
+            np.array([0, 1, 2, 0, 1, 0]),
+            gp.likelihoods.Bernoulli(),
+            None,
+            r"\{0, 1\}; among them is 2",
+        ),
+        (
+            np.array([-1, 1, 1, -1, 1, 1]),
+            gp.likelihoods.Bernoulli("probit"),
+            None,
+            r"\{0, 1\}; among them is -1",
+        ),
+        (
+            np.array([1, 2, 3, 1, 2, 1]),
+            lambda f: dist.Categorical(logits=f),
+            3,
+            "the integers 0 to 2; among them is 3",
+        ),
+        (
+            COUNTS,
+            lambda f: dist.Binomial(3, logits=f),
+            None,
+            "the integers 0 to 3; among them is 4",
+        ),
+        (
+            COUNTS - 3.0,
+            lambda f: dist.Gamma(2.0, jnp.exp(-f)),
+            None,
+            "the positive numbers; among them is -3",
+        ),
+    ],
+)
+def test_labels_outside_the_likelihood(y, likelihood, num_outputs, match):
+    refused(
+        "data of site 'y' must lie in .*" + match,
+        observed,
+        y,
+        likelihood,
+        num_outputs=num_outputs,
+    )
+
+
+def test_right_data_are_taken():
+    model = handlers.seed(observed, random.key(0))
+    for y in (None, COUNTS, COUNTS.astype(float), jnp.asarray(COUNTS), list(COUNTS)):
+        site = handlers.trace(model).get_trace(y)["y"]
+        assert site["fn"].log_prob(site["value"]).shape == (6,)
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_plate_of_another_size(size):
+    refused(
+        f"site 'y' has 6 data and stands in plate 'data' of {size}.*as long as x",
+        observed,
+        COUNTS,
+        size=size,
+    )
+
+
+def test_subsample_without_its_rows():
+    def model():
+        latent = process()(X)
+        with numpyro.plate("data", 6, subsample_size=2):
+            gp.observe("y", gp.likelihoods.Poisson(), latent, obs=COUNTS)
+
+    refused(r"plate 'data' of 2.*with plate\(...\) as rows, f\(x\[rows\]\)", model)
+
+
+# -------------------------------------------------------------------- likelihoods
+
+
+@pytest.mark.parametrize(
+    "likelihood, num_outputs, match",
+    [
+        (lambda f: dist.Normal(jnp.zeros(3), 1.0), None, r"\(6,\), and has \(3,\)"),
+        (gp.likelihoods.Poisson(), 2, r"\(6, 2\) must .* \(6,\), and has \(6, 2\)"),
+        (
+            gp.likelihoods.HeteroscedasticGaussian(),
+            None,
+            r"batch shape \(6,\), and has",
+        ),
+        (lambda f: dist.Normal(f, 1.0).to_event(1), None, r"\(6,\), and has \(\)"),
+    ],
+)
+def test_batch_shape_of_the_likelihood(likelihood, num_outputs, match):
+    refused(
+        "the likelihood of a latent of shape .*" + match + r".*taken as f\[..., q\]",
+        observed,
+        COUNTS,
+        likelihood,
+        num_outputs=num_outputs,
+    )
+
+
+def test_likelihood_that_is_none():
+    match = "maps f to a NumPyro distribution; this one returned a"
+    refused(match, observed, COUNTS, jnp.exp)
+    refused(
+        r"returned a Poisson\. An object of gp.likelihoods is made first: Poisson\(\)",
+        observed,
+        COUNTS,
+        gp.likelihoods.Poisson,
+    )
+
+
+def test_observe_of_an_array():
+    def model():
+        gp.observe("y", gp.likelihoods.Poisson(), jnp.zeros(6), obs=COUNTS)
+
+    refused("site 'y' observes a latent, .* use numpyro.sample", model)
+
+
+def test_unknown_options():
+    refused("link must be 'logit' or 'probit'", gp.likelihoods.Bernoulli, "cloglog")
+    refused("method must be ClosedForm", log_prob_with, "mc")
+    closed = gp.expectations.ClosedForm()
+    refused("no closed-form expectation; leave method=None", log_prob_with, closed)
+    for size in (0, 2.0):
+        refused(
+            f"chunk_size of site 'y' must be a positive integer or None, and is {size}",
+            observed,
+            COUNTS,
+            chunk_size=size,
+        )
+
+
+def log_prob_with(method):
+    likelihood = lambda f: dist.Poisson(jnp.exp(f))  # noqa: E731
+    gp.Expected(likelihood, process()(X), method=method).log_prob(COUNTS)
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def test_two_processes_of_one_name():
+    def model():
+        process()
+        process()
+
+    refused(r"two sites named 'f'.*called several times: f\(x1\) - f\(x2\)", model)
+
+    def scoped():
+        with handlers.scope(prefix="a"):
+            process()
+            process()
+
+    refused("two sites named 'a/f'", scoped)
+
+
+@pytest.mark.parametrize("count", [0, -2, 1.5])
+def test_number_of_outputs(count):
+    refused(
+        f"num_outputs of process 'f' must be a positive integer or None.* is {count}",
+        process,
+        num_outputs=count,
+    )
+
+
+def test_process_inside_a_plate():
+    def model():
+        with numpyro.plate("groups", 3):
+            process()
+
+    refused(
+        r"'f' must have shape \(3,\) and have \(3, 3\).*inside a plate.*num_outputs",
+        model,
+    )
+
+
+def test_kernels_and_means():
+    refused("expected a kernel", lambda: gp.sparse_gp("f", "rbf", Z))
+    wide = gp.kernels.RBF(1.0, jnp.ones(3))
+    refused("one number for lengthscale, or 1", lambda: gp.sparse_gp("f", wide, Z))
+    refused(
+        r"mean function of process 'f' returned shape \(6, 3\); expected \(6,\)",
+        lambda: process(mean=lambda x: jnp.ones((6, 3)))(X),
+    )
+
+
+def test_more_inducing_inputs_than_distinct_rows():
+    rows = np.repeat(X[:2], 5, axis=0)
+    with pytest.raises(ValueError, match=r"distinct rows of x, 2 \(of 10\), got 3"):
+        gp.inducing.kmeans(rows, 3)
+
+
+# -------------------------------------------------------------------- the algebra
+
+
+def test_latents_of_different_shapes():
+    def add():
+        return process()(X) + process("g", num_outputs=2)(X)
+
+    refused(r"cannot add latents of shapes \(6,\) and \(6, 2\).*gp.stack", add)
+
+    def stack():
+        return gp.stack([process()(X), process("g")(X[:3])])
+
+    refused(r"same number of data, and got \[\(6,\), \(3,\)\]", stack)
+    refused("one or more latents", lambda: gp.stack([]))
+    match = r"array of shape \(5,\) does not go with a latent of shape \(6,\)"
+    refused(match, lambda: process()(X) + np.ones(5))
+    refused(r"array of shape \(6, 2\)", lambda: process()(X) * np.ones((6, 2)))
+    match = r"W has shape \(2, 3\) and the latent \(6, 2\)"
+    refused(match, lambda: np.ones((2, 3)) @ process(num_outputs=2)(X))
+
+
+def test_product_of_latents():
+    refused(
+        "the product of two latents is not affine; stack them and multiply inside",
+        lambda: process()(X) * process("g")(X),
+    )
+
+
+def test_indices():
+    refused(r"is indexed as latent\[..., q\]", lambda: process(num_outputs=2)(X)[0])
+    refused(r"call the process with those inputs", lambda: process()(X)[:3])
+
+
+# ------------------------------------------------------------------------- guides
+
+
+def two_processes(x, y):
+    latent = process("f")(x) + process("g")(x)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
+
+
+def fit_with(guide):
+    gp.fit(random.key(0), two_processes, guide, X, COUNTS, num_steps=1, progress=False)
+
+
+def test_guide_that_misses_a_process():
+    def guide(x, y):
+        numpyro.sample("f", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+
+    match = r"no site for the process 'g'.*AutoGaussian.*event shape \(3,\)"
+    with pytest.raises(ValueError, match=match):
+        fit_with(guide)
+
+
+def test_guide_of_another_shape():
+    def guide(x, y):
+        for name in ("f", "g"):
+            numpyro.sample(name, dist.Normal(jnp.zeros(4), 1.0).to_event(1))
+
+    with pytest.raises(ValueError, match=r"'f' must have shape \(3,\) and have \(4,\)"):
+        fit_with(guide)
+
+
+# --------------------------------------------------------------------- deep models
+
+
+def test_propagate_without_a_seed():
+    def model():
+        return gp.propagate("h", process()(X))
+
+    held = handlers.substitute(model, data={"f": jnp.ones(3)})
+    with pytest.raises(ValueError, match=r"layer 'h' draws .*seed\(model, key\)"):
+        held()
+
+
+def test_propagate_of_a_mixture():
+    components = dist.Normal(jnp.zeros((2, 3)), 1.0).to_event(1)
+    mixture = dist.MixtureSameFamily(dist.Categorical(logits=jnp.zeros(2)), components)
+
+    def model():
+        return gp.propagate("h", process()(X))
+
+    guide = handlers.trace(handlers.seed(lambda: numpyro.sample("f", mixture), 0))
+    held = gp.elbo.hold_beliefs(model, guide.get_trace())
+    refused("layer 'h' cannot propagate a mixture", held)

@@ -1,0 +1,360 @@
+"""fit: the numbers of NumPyro's SVI, continued, interrupted, and failing in words."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax import random
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
+
+import svgp_ppl as gp
+from tests.conftest import both_precisions
+from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model
+
+DATA = (COUNTS_X, COUNTS_Y)
+KEY = 3
+MODULE = sys.modules["svgp_ppl.fit"]  # svgp_ppl.fit is the function
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Sixty steps on the counts, the default optimiser."""
+    with jax.enable_x64(True):
+        guide = gp.AutoGaussian(counts_model)
+        return gp.fit(
+            random.key(KEY), counts_model, guide, *DATA, num_steps=60, progress=False
+        )
+
+
+def by_svi_run(num_steps, optimizer):
+    # fit gives SVI the first half of its key; the other half looks at the model.
+    guide = gp.AutoGaussian(counts_model)
+    svi = SVI(counts_model, guide, optimizer, loss=gp.MarginalELBO())
+    key = random.split(random.key(KEY))[0]
+    return svi.run(key, num_steps, *DATA, progress_bar=False)
+
+
+def assert_same_params(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], **tolerance)
+
+
+def test_fit_is_svi_run(fitted):
+    plain = by_svi_run(60, optax.adam(1e-2))
+    np.testing.assert_allclose(fitted.losses, plain.losses, rtol=1e-9)
+    assert_same_params(fitted.params, plain.params, rtol=1e-8, atol=1e-8)
+
+
+def test_fit_is_a_record(fitted):
+    assert fitted.losses.shape == (60,)
+    assert isinstance(fitted.losses, np.ndarray)
+    assert fitted.losses[-1] < fitted.losses[0]
+    assert set(fitted.params) == {
+        "auto_f_loc",
+        "auto_f_scale_tril",
+        "lengthscale_auto_loc",
+        "variance_auto_loc",
+        "z",
+    }
+    assert repr(fitted).startswith("Fit(60 steps, bound -")
+    assert "auto_f_loc" in repr(fitted)
+
+
+def test_init_continues_where_a_fit_stopped(fitted):
+    guide = fitted.guide
+    options = {"progress": False, "optimizer": optax.adam(1e-2)}
+    first = gp.fit(random.key(KEY), counts_model, guide, *DATA, num_steps=23, **options)
+    # Any key: the state carries its own.
+    both = gp.fit(
+        random.key(99), counts_model, guide, *DATA, num_steps=37, init=first, **options
+    )
+    np.testing.assert_allclose(both.losses, fitted.losses, rtol=1e-10)
+    assert_same_params(both.params, fitted.params, rtol=1e-8, atol=1e-10)
+
+
+def test_progress_is_shown_unless_told_otherwise(capfd):
+    guide = AutoDelta(counts_model)
+    run = (random.key(0), counts_model, guide, *DATA)
+    gp.fit(*run, num_steps=2, progress=False)
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")
+    gp.fit(*run, num_steps=2)
+    assert "nats" in capfd.readouterr().err
+
+
+@both_precisions
+def test_both_precisions(precision):
+    guide = gp.AutoGaussian(batch_model)
+    fitted = gp.fit(
+        random.key(0), batch_model, guide, *DATA, num_steps=30, progress=False
+    )
+    assert fitted.params["auto_f_loc"].dtype == jnp.dtype(f"float{precision}")
+    assert fitted.losses[-1] < fitted.losses[0]
+
+
+# ----------------------------------------------------------------- interruption
+
+
+class StoppedBar:
+    """A progress bar at which Ctrl-C is pressed during the third update."""
+
+    def __init__(self, **options):
+        self.updates = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def update(self, count):
+        self.updates += 1
+        if self.updates == 3:
+            raise KeyboardInterrupt
+
+    def set_postfix_str(self, text):
+        pass
+
+
+def test_interrupt_returns_the_fit_so_far(monkeypatch, fitted):
+    monkeypatch.setattr(MODULE, "tqdm", StoppedBar)
+    with pytest.warns(UserWarning, match=r"after 30 steps; continue with fit\(.*init="):
+        stopped = gp.fit(
+            random.key(KEY), counts_model, fitted.guide, *DATA, num_steps=60
+        )
+    np.testing.assert_allclose(stopped.losses, fitted.losses[:30], rtol=1e-10)
+    monkeypatch.undo()
+    rest = gp.fit(
+        random.key(0),
+        counts_model,
+        fitted.guide,
+        *DATA,
+        num_steps=30,
+        init=stopped,
+        progress=False,
+    )
+    np.testing.assert_allclose(rest.losses, fitted.losses, rtol=1e-10)
+
+
+def test_interrupt_before_anything_is_done_is_raised(monkeypatch):
+    class AtOnce(StoppedBar):
+        def __enter__(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MODULE, "tqdm", AtOnce)
+    with pytest.raises(KeyboardInterrupt):
+        gp.fit(random.key(0), counts_model, AutoDelta(counts_model), *DATA, num_steps=1)
+
+
+# --------------------------------------------------------------------- failures
+
+
+def coincident_model(x, y=None):
+    kernel = gp.kernels.Matern32(variance=0.7, lengthscale=2.5)
+    z = np.array([[0.0], [1.0], [3.0], [1.0]])
+    f = gp.sparse_gp("rate", kernel, z, jitter=0.0)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+def by_hand(model):
+    def guide(x, y):
+        numpyro.sample("rate", dist.Normal(numpyro.param("m", jnp.ones(4))).to_event(1))
+
+    return guide
+
+
+@both_precisions
+@pytest.mark.parametrize("make_guide", [gp.AutoGaussian, by_hand])
+def test_failure_names_process_lengthscale_dtype_jitter_and_pair(precision, make_guide):
+    guide = make_guide(coincident_model)
+    with pytest.raises(gp.NonFiniteBoundError) as error:
+        gp.fit(
+            random.key(0), coincident_model, guide, *DATA, num_steps=5, progress=False
+        )
+    message = str(error.value)
+    assert "at step 0" in message
+    assert len(error.value.fit.losses) == 0
+    assert all(np.all(np.isfinite(v)) for v in error.value.fit.params.values())
+    assert "Process 'rate'" in message
+    assert "lengthscale = 2.5" in message
+    assert "variance = 0.7" in message
+    assert f"dtype float{precision}" in message
+    assert "jitter 0;" in message
+    assert "rows 1 and 3 of z, are 0 apart" in message
+    assert "larger jitter" in message
+    assert "kmeans" in message
+
+
+def test_failure_keeps_the_last_finite_state():
+    guide = gp.AutoGaussian(counts_model)
+    with pytest.raises(gp.NonFiniteBoundError, match="the bound became") as error:
+        gp.fit(
+            random.key(0),
+            counts_model,
+            guide,
+            *DATA,
+            optimizer=optax.sgd(0.3),
+            num_steps=200,
+            progress=False,
+        )
+    kept = error.value.fit
+    assert 0 < len(kept.losses) < 200
+    assert np.all(np.isfinite(kept.losses))
+    assert all(np.all(np.isfinite(value)) for value in kept.params.values())
+    assert f"at step {len(kept.losses)}." in str(error.value)
+    # It is the state before the failing step, so the error comes again from there.
+    with pytest.raises(gp.NonFiniteBoundError):
+        gp.fit(
+            random.key(0),
+            counts_model,
+            guide,
+            *DATA,
+            optimizer=optax.sgd(0.3),
+            num_steps=2,
+            init=kept,
+            progress=False,
+        )
+
+
+def test_failure_of_a_likelihood_names_site_and_datum():
+    def model(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+        factor = jnp.where(jnp.arange(len(x)) == 4, jnp.inf, 1.0)
+        with numpyro.plate("data", len(x)):
+            gp.observe("count", lambda f: dist.Poisson(factor * jnp.exp(f)), f(x), y)
+
+    with pytest.raises(gp.NonFiniteBoundError, match=r"Site 'count'.*datum \(4,\)"):
+        gp.fit(random.key(0), model, gp.AutoGaussian(model), *DATA, num_steps=2)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("num_steps", [0, -3, 2.5, None])
+def test_number_of_steps_is_checked(num_steps):
+    with pytest.raises(ValueError, match="num_steps must be a positive integer"):
+        gp.fit(
+            random.key(0),
+            counts_model,
+            AutoDelta(counts_model),
+            *DATA,
+            num_steps=num_steps,
+        )
+
+
+# ----------------------------------------------------------------------- guides
+
+
+def test_covariance_is_full_or_diagonal():
+    guide = gp.AutoGaussian(counts_model, "diagonal", prefix="q")
+    fitted = gp.fit(
+        random.key(0), counts_model, guide, *DATA, num_steps=20, progress=False
+    )
+    assert fitted.params["q_f_scale"].shape == (5,)
+    assert "q_f_scale_tril" not in fitted.params
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_other_covariances_are_refused():
+    with pytest.raises(ValueError, match="covariance must be 'full' or 'diagonal'"):
+        gp.AutoGaussian(counts_model, "banded")
+
+
+def test_rest_can_be_any_guide():
+    guide = gp.AutoGaussian(counts_model, rest=AutoNormal)
+    fitted = gp.fit(
+        random.key(0), counts_model, guide, *DATA, num_steps=40, progress=False
+    )
+    assert fitted.params["lengthscale_auto_scale"].shape == ()
+    draws = guide.sample_posterior(
+        random.key(1), fitted.params, *DATA, sample_shape=(6,)
+    )
+    assert draws["f"].shape == (6, 5)
+    assert draws["lengthscale"].shape == (6,)
+    assert len(np.unique(draws["lengthscale"])) == 6
+
+
+def test_sample_posterior_median_and_quantiles(fitted):
+    guide, params = fitted.guide, fitted.params
+    draws = guide.sample_posterior(random.key(0), params, *DATA, sample_shape=(4000,))
+    assert draws["f"].shape == (4000, 5)
+    assert draws["variance"].shape == (4000,)
+    scale_tril = np.asarray(params["auto_f_scale_tril"])
+    sd = np.sqrt(np.sum(scale_tril**2, axis=1))
+    error = np.abs(draws["f"].mean(0) - params["auto_f_loc"])
+    assert np.all(error < 5 * sd / np.sqrt(4000))
+
+    median = guide.median(params)
+    np.testing.assert_array_equal(median["f"], params["auto_f_loc"])
+    assert median["variance"] == params["variance_auto_loc"]
+    low, middle, high = guide.quantiles(params, [0.1587, 0.5, 0.8413])["f"]
+    np.testing.assert_allclose(middle, median["f"], atol=1e-12)
+    np.testing.assert_allclose((high - low) / 2, sd, rtol=1e-3)
+
+
+def test_unseen_guide_says_so(fitted):
+    guide = gp.AutoGaussian(counts_model)
+    with pytest.raises(ValueError, match="not seen the model's arguments"):
+        guide.sample_posterior(random.key(0), fitted.params)
+
+
+def test_guide_of_a_model_without_processes():
+    def model():
+        numpyro.sample("scale", dist.HalfNormal())
+
+    guide = gp.AutoGaussian(model)
+    with pytest.raises(ValueError, match="no sparse_gp site"):
+        gp.fit(random.key(0), model, guide, num_steps=1, progress=False)
+
+
+def test_trace_elbo_can_be_the_loss(fitted):
+    # The same bound with noise: started from the fit, its mean is the fit's bound.
+    noisy = gp.fit(
+        random.key(0),
+        counts_model,
+        fitted.guide,
+        *DATA,
+        optimizer=optax.adam(0.0),
+        loss=Trace_ELBO(num_particles=20),
+        num_steps=100,
+        init=fitted,
+        progress=False,
+    )
+    losses = noisy.losses[len(fitted.losses) :]
+    standard_error = losses.std() / np.sqrt(len(losses))
+    exact = SVI(counts_model, fitted.guide, optax.sgd(0.0), loss=gp.MarginalELBO())
+    start = exact.init(random.key(0), *DATA, init_params=fitted.params)
+    assert abs(losses.mean() - exact.evaluate(start, *DATA)) < 5 * standard_error
+
+
+# ------------------------------------------------------------------- minibatches
+
+
+def batch_model(x, y, size=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+    with numpyro.plate("data", len(x), subsample_size=size) as rows:
+        gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
+
+
+def test_minibatches_are_unbiased_and_scaled(capfd):
+    x, y = jnp.asarray(COUNTS_X), jnp.asarray(COUNTS_Y)
+    guide = gp.AutoGaussian(batch_model)
+    still = {"optimizer": optax.sgd(0.0), "progress": False}
+    full = gp.fit(random.key(0), batch_model, guide, x, y, num_steps=1, **still)
+    batches = gp.fit(
+        random.key(1), batch_model, guide, x, y, size=5, num_steps=600, **still
+    )
+    # One comparison at 5 standard errors.
+    error = abs(batches.losses.mean() - full.losses[0])
+    assert error < 5 * batches.losses.std() / np.sqrt(600)
+    assert batches.losses.std() > 1.0  # the batches do differ
+    # The bar counts the data that the batch stands for.
+    gp.fit(random.key(1), batch_model, guide, x, y, size=5, num_steps=1)
+    words = capfd.readouterr().err.split("bound ")[-1].split()
+    assert float(words[2]) == pytest.approx(float(words[0]) / 20, rel=1e-3)

@@ -1,0 +1,215 @@
+"""Every likelihood object: closed forms, quadrature and brute force give one number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax import random
+
+from svgp_ppl import likelihoods as lk
+from svgp_ppl.expectations import GaussHermite, MonteCarlo, expectation
+from svgp_ppl.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Poisson,
+    StudentT,
+)
+from svgp_ppl.marginals import Marginal
+from svgp_ppl.predictive import log_predictive_density
+from tests.conftest import both_precisions
+
+# Every mean with every variance; the data go round.
+MEANS, VARIANCES = (
+    a.ravel() for a in np.meshgrid([-1.6, -0.3, 0.7, 2.1], [1e-4, 0.05, 0.4, 1.3])
+)
+N = len(MEANS)
+REAL = np.linspace(-2.0, 3.0, N)
+COUNTS = np.arange(N) % 5
+LABELS = np.arange(N) % 2
+EXPOSURE = np.linspace(0.3, 4.0, N)
+
+# Name -> likelihood, data, components, relative error of its default rule in float64.
+CASES = {
+    "Gaussian": (lambda: Gaussian(EXPOSURE), REAL, 1, 1e-12),
+    "HeteroscedasticGaussian": (lambda: HeteroscedasticGaussian(), REAL, 2, 1e-9),
+    "Poisson": (lambda: Poisson(EXPOSURE), COUNTS, 1, 1e-12),
+    "Bernoulli logit": (lambda: Bernoulli("logit"), LABELS, 1, 1e-6),
+    "Bernoulli probit": (lambda: Bernoulli("probit"), LABELS, 1, 1e-5),
+    # Nodes a sd/4 apart cannot follow a Student-t of scale sd/4: see the last column.
+    "StudentT": (lambda: StudentT(4.0, 0.8), REAL, 1, 2e-2),
+}
+
+
+def test_every_likelihood_is_tested():
+    tested = {type(make()).__name__ for make, *_ in CASES.values()}
+    assert tested == set(lk.__all__)
+
+
+def _marginal(components, mean, variance):
+    """One component; or two that are correlated, the second with a third of both."""
+    if components == 1:
+        return Marginal(mean, variance)
+    mean = jnp.stack([mean, mean / 3], axis=-1)
+    variance = jnp.stack([variance, variance / 3], axis=-1)
+    off = 0.6 / 3**0.5 * variance[:, 0]
+    covariance = jnp.stack(
+        [
+            jnp.stack([variance[:, 0], off], axis=-1),
+            jnp.stack([off, variance[:, 1]], axis=-1),
+        ],
+        axis=-2,
+    )
+    return Marginal(mean, variance, covariance)
+
+
+def _value_and_slopes(name, method, mean=MEANS, variance=VARIANCES):
+    """E log p [N], and its derivatives by mean and variance [N]."""
+    make, y, components, _ = CASES[name]
+    y = jnp.asarray(y)
+
+    @jax.jit
+    def run(mean, variance):
+        likelihood = make()
+
+        def value(mean, variance):
+            marginal = _marginal(components, mean, variance)
+            return expectation(likelihood, y, marginal, method=method)
+
+        slopes = jax.grad(lambda *a: jnp.sum(value(*a)), argnums=(0, 1))
+        return value(mean, variance), *slopes(mean, variance)
+
+    return run(jnp.asarray(mean), jnp.asarray(variance))
+
+
+@both_precisions
+@pytest.mark.parametrize("name", CASES)
+def test_expectation_is_that_of_many_nodes(name, precision):
+    nodes = {1: 150, 2: 40}[CASES[name][2]]
+    exact = _value_and_slopes(name, GaussHermite(nodes))
+    ours = _value_and_slopes(name, None)
+    tolerance = max(CASES[name][-1], 0.0 if precision == 64 else 1e-4)
+    for a, b, what in zip(ours, exact, ("value", "by mean", "by variance")):
+        # A derivative loses digits: by the mean a few, by the variance more.
+        loss = {"value": 1, "by mean": 10, "by variance": 100}[what]
+        if name == "StudentT" and what != "value":
+            continue  # its rule is converged nowhere near the derivatives
+        scale = np.max(np.abs(b))
+        np.testing.assert_allclose(
+            a, b, rtol=tolerance * loss, atol=tolerance * loss * scale, err_msg=what
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expectation_is_that_of_brute_force(name):
+    make, y, components, _ = CASES[name]
+    marginal = _marginal(components, jnp.asarray(MEANS), jnp.asarray(VARIANCES))
+    rng, draws = np.random.default_rng(3), 40_000
+    noise = rng.normal(size=(draws, N, components))
+    if components == 1:
+        f = MEANS + np.sqrt(VARIANCES) * noise[..., 0]
+    else:
+        factor = np.linalg.cholesky(marginal.covariance)
+        f = np.asarray(marginal.mean) + np.einsum("nqr,snr->snq", factor, noise)
+
+    @jax.jit
+    def run(f):
+        log_p = make()(f).log_prob(y)
+        return expectation(make(), jnp.asarray(y), marginal), log_p
+
+    ours, log_p = map(np.asarray, run(f))
+    error = np.std(log_p, axis=0) / draws**0.5
+    bias = CASES[name][-1] * np.abs(ours)  # of the rule, zero where it is exact
+    assert np.all(np.abs(ours - np.mean(log_p, axis=0)) < 5 * error + bias)
+
+
+@both_precisions
+@pytest.mark.parametrize("name", CASES)
+def test_a_latent_known_exactly(name, precision):
+    """Zero variance: log p itself, and no infinite derivative."""
+    make, y, components, _ = CASES[name]
+    methods = [None] if components == 1 else [None, GaussHermite(), MonteCarlo()]
+    for method in methods:
+        values = _value_and_slopes(name, method, variance=np.zeros(N))
+        marginal = _marginal(components, jnp.asarray(MEANS), jnp.zeros(N))
+        exact = make()(marginal.mean).log_prob(y)
+        tolerance = 1e-12 if precision == 64 else 2e-6
+        np.testing.assert_allclose(values[0], exact, rtol=tolerance, atol=tolerance)
+        assert all(np.all(np.isfinite(value)) for value in values)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expectation_bounds_the_predictive_density(name):
+    """Jensen: E log p <= log E p, with equality for a latent known exactly."""
+    make, y, components, _ = CASES[name]
+
+    @jax.jit
+    def run(variance):
+        marginal = _marginal(components, jnp.asarray(MEANS), variance)
+        likelihood, data = make(), jnp.asarray(y)
+        lower = expectation(likelihood, data, marginal)
+        return lower, log_predictive_density(likelihood, data, marginal)
+
+    lower, upper = run(jnp.asarray(VARIANCES))
+    assert np.all(lower < upper)
+    np.testing.assert_allclose(*run(jnp.zeros(N)), rtol=1e-8)
+
+
+def test_mixtures_average_their_components():
+    means, variances = np.stack([MEANS, -MEANS]), np.stack([VARIANCES, 0.5 * VARIANCES])
+    y, log_pi = jnp.asarray(COUNTS), jnp.log(jnp.array([0.3, 0.7]))
+    marginal = Marginal(jnp.asarray(means), jnp.asarray(variances), None, log_pi)
+
+    def likelihood(f):  # without closed forms
+        return dist.Poisson(jnp.exp(f))
+
+    @jax.jit
+    def both(marginal):
+        value = expectation(likelihood, y, marginal)
+        return value, log_predictive_density(likelihood, y, marginal)
+
+    value, density = both(marginal)
+    parts = [both(marginal.component(k)) for k in range(2)]
+    mean = 0.3 * parts[0][0] + 0.7 * parts[1][0]
+    np.testing.assert_allclose(value, mean, rtol=1e-12)
+    mixed = np.log(0.3 * np.exp(parts[0][1]) + 0.7 * np.exp(parts[1][1]))
+    np.testing.assert_allclose(density, mixed, rtol=1e-10)
+
+
+def test_bernoulli_refuses_other_links():
+    likelihood = Bernoulli()
+    # Around the check of the annotation, which only the tests have.
+    object.__setattr__(likelihood, "link", "log")
+    with pytest.raises(ValueError, match="must be 'logit' or 'probit', and not 'log'"):
+        likelihood.__post_init__()
+
+
+@both_precisions
+def test_bernoulli_far_out(precision):
+    """No overflow forty units away from zero, in either link."""
+    f = jnp.array([-40.0, 40.0, -40.0, 40.0])
+    y = jnp.array([1, 1, 0, 0])
+    for link in ("logit", "probit"):
+        value, slope = jax.jit(
+            lambda f, link=link: (
+                Bernoulli(link)(f).log_prob(y),
+                jax.grad(lambda f: jnp.sum(Bernoulli(link)(f).log_prob(y)))(f),
+            )
+        )(f)
+        assert np.all(np.isfinite(value)) and np.all(np.isfinite(slope))
+        tail = -40.0 if link == "logit" else -804.6084420137538  # log Φ(−40)
+        np.testing.assert_allclose(value, [tail, 0.0, 0.0, tail], rtol=1e-6, atol=1e-12)
+
+
+def test_draws_have_the_moments_of_the_likelihood():
+    key, f = random.key(0), jnp.full(20_000, 0.4)
+    for likelihood, mean, variance in (
+        (Gaussian(0.3), 0.4, 0.09),
+        (Poisson(2.0), 2 * np.exp(0.4), 2 * np.exp(0.4)),
+        (Bernoulli("probit"), 0.6554217416103242, 0.2258440826),
+        (StudentT(8.0, 0.5), 0.4, 0.25 * 8 / 6),
+    ):
+        draws = np.asarray(likelihood(f).sample(key), float)
+        assert abs(draws.mean() - mean) < 5 * (variance / len(draws)) ** 0.5
+        np.testing.assert_allclose(draws.var(), variance, rtol=0.1)

@@ -1,0 +1,51 @@
+"""The numerical policies: jitter, factors of singular matrices, distances."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from svgp_ppl import linalg
+from tests.conftest import both_precisions
+
+
+@both_precisions
+def test_cholesky_adds_jitter_relative_to_the_diagonal(precision):
+    gram = 50.0 * jnp.ones((4, 4))
+    factor = linalg.cholesky(gram)
+    jitter = 1e-6 if precision == 64 else 1e-5
+    expected = gram + 50.0 * jitter * jnp.eye(4)
+    np.testing.assert_allclose(factor @ factor.T, expected, rtol=1e-6)
+    absolute = linalg.cholesky(gram, jitter=0.5)
+    np.testing.assert_allclose(absolute @ absolute.T, gram + 0.5 * jnp.eye(4), 1e-6)
+
+
+def test_a_failed_factorisation_stays_nan():
+    assert jnp.isnan(linalg.cholesky(-jnp.eye(3))).any()
+
+
+def test_small_cholesky_of_singular_matrices_is_finite_with_its_gradient():
+    full = jnp.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]])
+    rank_one = jnp.outer(jnp.array([1.0, 2.0, 0.0]), jnp.array([1.0, 2.0, 0.0]))
+    batch = jnp.stack([full, rank_one, jnp.zeros((3, 3))])
+    factor = linalg.small_cholesky(batch)
+    np.testing.assert_allclose(factor @ jnp.swapaxes(factor, 1, 2), batch, atol=1e-12)
+    np.testing.assert_allclose(factor[0], jnp.linalg.cholesky(full), rtol=1e-12)
+    gradient = jax.grad(lambda c: jnp.sum(linalg.small_cholesky(c)))(batch)
+    assert jnp.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("width", [1, 3, 5, 12])
+def test_squared_distance_does_not_depend_on_the_route(width):
+    rng = np.random.default_rng(width)
+    # Far from the origin: the product form survives only because it is centred.
+    x = jnp.asarray(1e4 + rng.normal(size=(7, width)))
+    y = jnp.asarray(1e4 + rng.normal(size=(5, width)))
+    expected = ((np.asarray(x)[:, None] - np.asarray(y)[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(linalg.squared_distance(x, y), expected, rtol=1e-9)
+
+
+def test_safe_sqrt_has_a_finite_gradient_at_zero():
+    value, slope = jax.value_and_grad(linalg.safe_sqrt)(0.0)
+    assert value == 0.0 and slope == 0.0
+    assert jnp.allclose(jax.grad(linalg.safe_sqrt)(4.0), 0.25)

@@ -1,0 +1,41 @@
+"""The main job runs from start to end and leaves its figure."""
+
+import subprocess
+import sys
+
+import pytest
+
+from svgp_ppl.__main__ import main
+
+
+def test_the_main_job_prints_a_summary_and_writes_its_figure(tmp_path, capsys):
+    figure = tmp_path / "here.png"
+    main(
+        [
+            *["--chains", "2", "--samples", "30", "--m", "6", "--seed", "1"],
+            "--output",
+            str(figure),
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "191 disasters in 112 years" in printed
+    assert "lengthscale" in printed and "r_hat" in printed.lower()
+    assert f"figure: {figure}" in printed
+    assert figure.stat().st_size > 10_000
+
+
+def test_help_names_every_option():
+    run = subprocess.run(
+        [sys.executable, "-m", "svgp_ppl", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for option in ("--output", "--chains", "--samples", "--seed", "--m"):
+        assert option in run.stdout
+
+
+def test_a_count_that_is_not_positive_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--chains", "0"])
+    assert "expected a positive integer" in capsys.readouterr().err

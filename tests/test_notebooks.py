@@ -1,0 +1,105 @@
+"""What is printed in the README, the pages and the notebooks runs as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+PAGES = sorted(
+    path for path in (ROOT / "docs").glob("*.md") if "{code-cell}" in path.read_text()
+)
+
+# Shown by every run on ArviZ 0.23, and by matplotlib without a screen.
+IGNORED = ["-W", "ignore::FutureWarning", "-W", "ignore::UserWarning"]
+
+
+def run(code: str, tmp_path: Path, **environment: str) -> str:
+    """Run a script as a user would, in an empty folder, and return what it prints."""
+    # The folder of the session: what one script has compiled serves the next.
+    compiled = tmp_path.parent / "compiled"
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    environment = {
+        **os.environ,
+        "MPLBACKEND": "agg",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": str(compiled),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **environment,
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *IGNORED, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def smaller(code: str, pattern: str, budget: int | str) -> str:
+    """The code with a smaller budget; there must be something to replace."""
+    code, count = re.subn(pattern, rf"\g<1>{budget}", code)
+    assert count > 0, pattern
+    return code
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_runs_with_a_small_budget(script, tmp_path):
+    run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script_and_notebook_hold_the_same_cells(script):
+    notebook = jupytext.read(script.with_suffix(".ipynb"))
+    cells = [
+        [(cell.cell_type, cell.source) for cell in one.cells]
+        for one in (jupytext.read(script), notebook)
+    ]
+    assert cells[0] == cells[1], f"run notebooks/execute.py {script.name}"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    assert any(
+        "image/png" in output.get("data", {})
+        for cell in code
+        for output in cell.outputs
+    )
+    assert script.with_suffix(".ipynb").stat().st_size < 400_000
+
+
+def test_the_readme_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(code.splitlines()) == 25
+    code = smaller(code, r"(num_(?:warmup|samples)=)\d+", 20)
+    code = smaller(code, r"(gp\.fit\(.* y)(?=\))", ", num_steps=60")
+    printed = run(code, tmp_path)
+    assert "lengthscale" in printed and printed.count("[") >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_a_page_runs_with_a_small_budget(page, tmp_path):
+    cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page.read_text(), re.S)
+    code = "\n".join(cells)
+    code = re.sub(r"(num_(?:warmup|samples|steps)=)\d+", r"\g<1>20", code)
+    run(code, tmp_path)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" in target:
+                continue
+            base = page.parent
+            # The build copies the notebooks beside the pages.
+            if target.startswith("notebooks/"):
+                base = ROOT
+            assert (base / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,372 @@
+"""predict: every kind of posterior, against the closed form and sums over draws."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro.infer.autoguide import AutoNormal
+from scipy.special import logsumexp, softmax
+from scipy.stats import norm, poisson
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import to_arviz
+from tests.models import (
+    COUNTS_Z,
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    GAUSSIAN_Z,
+    LENGTHSCALE,
+    NOISE,
+    VARIANCE,
+    counts_model,
+    gaussian_model,
+    gaussian_posterior,
+    projection,
+    rbf,
+)
+
+X_NEW = np.linspace(-1.5, 2.5, 9)[:, None]
+X_COUNTS = np.linspace(0.3, 5.5, 6)[:, None]
+Y_COUNTS = np.array([0, 3, 7, 2, 5, 1])
+
+
+# -------------------------------------------------- a fit: the closed form is known
+
+
+def gaussian_params():
+    mean, covariance = gaussian_posterior()
+    scale_tril = np.linalg.cholesky(covariance)
+    return {
+        "auto_f_loc": jnp.asarray(mean),
+        "auto_f_scale_tril": jnp.asarray(scale_tril),
+    }
+
+
+def predict_gaussian(x=X_NEW, **options):
+    posterior = (gp.AutoGaussian(gaussian_model), gaussian_params())
+    return gp.predict(gaussian_model, posterior, x, **options)["y"]
+
+
+def latent_moments(x):
+    mean, covariance = gaussian_posterior()
+    a, residual = projection(x, GAUSSIAN_Z, VARIANCE, LENGTHSCALE)
+    return a @ mean, residual + np.sum((a @ covariance) * a, axis=1)
+
+
+def test_moments_of_a_conjugate_model():
+    at_new = predict_gaussian()
+    mean, variance = latent_moments(X_NEW)
+    np.testing.assert_allclose(at_new.latent_mean, mean, atol=1e-7)
+    np.testing.assert_allclose(at_new.latent_variance, variance, atol=1e-7)
+    np.testing.assert_allclose(at_new.mean, mean, atol=1e-7)
+    np.testing.assert_allclose(at_new.variance, variance + NOISE**2, atol=1e-7)
+    assert at_new.probs is None
+    assert repr(at_new) == "Prediction of 'y' at 9 inputs"
+
+
+def test_density_of_a_conjugate_model():
+    y = np.sin(X_NEW[:, 0])
+    mean, variance = latent_moments(X_NEW)
+    exact = norm.logpdf(y, mean, np.sqrt(variance + NOISE**2))
+    np.testing.assert_allclose(predict_gaussian().log_prob(y), exact, atol=1e-6)
+
+
+def test_joint_covariance_of_a_conjugate_model():
+    at_new = predict_gaussian()
+    covariance = gaussian_posterior()[1]
+    a, _ = projection(X_NEW, GAUSSIAN_Z, VARIANCE, LENGTHSCALE)
+    prior = rbf(X_NEW, X_NEW, VARIANCE, LENGTHSCALE)
+    exact = prior - a @ a.T + a @ covariance @ a.T
+    np.testing.assert_allclose(at_new.latent_covariance, exact, atol=1e-7)
+    diagonal = np.diagonal(at_new.latent_covariance)
+    np.testing.assert_allclose(diagonal, at_new.latent_variance, atol=1e-7)
+
+
+def test_draws_of_a_conjugate_model():
+    # 4 × 9 comparisons at 5 standard errors: fails by chance once in 5e4 keys.
+    at_new, n = predict_gaussian(), 4000
+    mean, variance = latent_moments(X_NEW)
+    for values, spread in (
+        (at_new.sample_latent(random.key(0), n), variance),
+        (at_new.sample(random.key(1), n), variance + NOISE**2),
+    ):
+        assert values.shape == (n, 9)
+        assert np.all(np.abs(values.mean(0) - mean) < 5 * np.sqrt(spread / n))
+        error = np.abs(np.square(values - mean).mean(0) - spread)
+        assert np.all(error < 5 * spread * np.sqrt(2 / n))
+        # Independent between inputs.
+        correlation = np.corrcoef(np.asarray(values).T) - np.eye(9)
+        assert np.max(np.abs(correlation)) < 5 / np.sqrt(n)
+
+
+def test_fit_predicts_like_guide_and_params():
+    guide = gp.AutoGaussian(gaussian_model)
+    fitted = gp.fit(
+        random.key(0),
+        gaussian_model,
+        guide,
+        GAUSSIAN_X,
+        GAUSSIAN_Y,
+        num_steps=5,
+        progress=False,
+    )
+    one = gp.predict(gaussian_model, fitted, X_NEW)["y"]
+    pair = (gp.AutoGaussian(gaussian_model), fitted.params)
+    other = gp.predict(gaussian_model, pair, X_NEW)["y"]
+    assert np.any(one.mean != 0)
+    np.testing.assert_allclose(one.mean, other.mean)
+    np.testing.assert_allclose(one.variance, other.variance)
+
+
+def test_loaded_params_need_no_guide_that_has_seen_data():
+    params = {
+        "auto_f_loc": jnp.linspace(0.0, 1.0, 5),
+        "auto_f_scale_tril": 0.3 * jnp.eye(5),
+        "variance_auto_loc": jnp.asarray(1.2),
+        "lengthscale_auto_loc": jnp.asarray(0.9),
+        "z": jnp.asarray(z_learned()),
+    }
+    guide = gp.AutoGaussian(counts_model)
+    at_new = gp.predict(counts_model, (guide, params), X_COUNTS)["y"]
+    a, residual = projection(X_COUNTS, z_learned(), 1.2, 0.9)
+    variance = residual + 0.09 * np.sum(a**2, axis=1)
+    exact = np.exp(a @ np.linspace(0.0, 1.0, 5) + variance / 2)
+    np.testing.assert_allclose(at_new.mean, exact, rtol=1e-6)
+
+
+# ------------------------------------------- draws: sums over them, written by hand
+
+
+def draw_arrays(num_draws=6):
+    rng = np.random.default_rng(1)
+    return {
+        "variance": rng.gamma(3.0, 0.5, num_draws),
+        "lengthscale": rng.gamma(4.0, 0.3, num_draws),
+        "f": rng.normal(size=(num_draws, 5)),
+    }
+
+
+def z_learned():
+    return COUNTS_Z + 0.15
+
+
+def moments_by_draw(x):
+    """Latent mean and variance of each draw, [draws, N]."""
+    draws = draw_arrays()
+    pairs = []
+    for v, variance, lengthscale in zip(
+        draws["f"], draws["variance"], draws["lengthscale"]
+    ):
+        a, residual = projection(x, z_learned(), variance, lengthscale)
+        pairs.append((a @ v, residual))
+    return tuple(map(np.stack, zip(*pairs)))
+
+
+def by_samples(x, **options):
+    params = {"z": z_learned()}
+    return gp.predict(counts_model, draw_arrays(), x, params=params, **options)["y"]
+
+
+def by_arviz(x, **options):
+    chains = {n: v.reshape(2, 3, *v.shape[1:]) for n, v in draw_arrays().items()}
+    posterior = to_arviz(chains, constant_data={"z": z_learned()})
+    return gp.predict(counts_model, posterior, x, **options)["y"]
+
+
+@pytest.mark.parametrize("predict", [by_samples, by_arviz])
+def test_moments_are_totals_over_the_draws(predict):
+    at_new = predict(X_COUNTS)
+    means, variances = moments_by_draw(X_COUNTS)
+    np.testing.assert_allclose(at_new.latent_mean, means.mean(0), atol=1e-6)
+    total = variances.mean(0) + means.var(0)
+    np.testing.assert_allclose(at_new.latent_variance, total, atol=1e-6)
+    rates = np.exp(means + variances / 2)
+    np.testing.assert_allclose(at_new.mean, rates.mean(0), rtol=1e-5)
+    # Var y = E rate + E rate² − (E rate)², within and between the draws.
+    squares = np.exp(2 * means + 2 * variances)
+    exact = rates.mean(0) + squares.mean(0) - rates.mean(0) ** 2
+    np.testing.assert_allclose(at_new.variance, exact, rtol=1e-5)
+
+
+def log_density_by_draw(x, y):
+    """log E Poisson(y | exp(f)) of each draw, on a fine grid, [draws, N]."""
+    means, variances = moments_by_draw(x)
+    grid = np.linspace(-9, 9, 3001)
+    f = means[..., None] + np.sqrt(variances)[..., None] * grid
+    terms = poisson.logpmf(y[:, None], np.exp(f)) + norm.logpdf(grid)
+    return logsumexp(terms, axis=-1) + np.log(grid[1] - grid[0])
+
+
+def test_log_prob_averages_probabilities_over_the_draws():
+    each = log_density_by_draw(X_COUNTS, Y_COUNTS)
+    exact = logsumexp(each, axis=0) - np.log(len(each))
+    value = by_samples(X_COUNTS).log_prob(Y_COUNTS)
+    np.testing.assert_allclose(value, exact, atol=1e-4)
+    assert np.all(exact > each.mean(0) + 0.01)  # the mean of logs is another number
+
+
+def test_latent_covariance_has_the_spread_of_the_draws():
+    covariance = by_samples(X_COUNTS).latent_covariance
+    draws = draw_arrays()
+    joint, means = [], []
+    for v, variance, lengthscale in zip(
+        draws["f"], draws["variance"], draws["lengthscale"]
+    ):
+        a, _ = projection(X_COUNTS, z_learned(), variance, lengthscale)
+        joint.append(rbf(X_COUNTS, X_COUNTS, variance, lengthscale) - a @ a.T)
+        means.append(a @ v)
+    exact = np.mean(joint, axis=0) + np.cov(np.stack(means).T, bias=True)
+    np.testing.assert_allclose(covariance, exact, atol=1e-6)
+
+
+def test_draws_visit_all_posterior_draws_alike():
+    means, variances = moments_by_draw(X_COUNTS)
+    n = 6000
+    values = np.asarray(by_samples(X_COUNTS).sample_latent(random.key(3), n))
+    total = variances.mean(0) + means.var(0)
+    # The draws are visited in turn: only the variance within them is left to chance.
+    error = np.abs(values.mean(0) - means.mean(0))
+    assert np.all(error < 5 * np.sqrt(variances.mean(0) / n) + 1e-9)
+    fourth = np.mean((values - means.mean(0)) ** 4, axis=0) - total**2
+    error = np.abs(np.square(values - means.mean(0)).mean(0) - total)
+    assert np.all(error < 5 * np.sqrt(fourth / n) + 1e-9)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+def test_chunks_change_no_number(chunk_size):
+    one = by_samples(X_COUNTS)
+    other = by_samples(X_COUNTS, chunk_size=chunk_size)
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-10)
+    np.testing.assert_allclose(
+        one.log_prob(Y_COUNTS), other.log_prob(Y_COUNTS), rtol=1e-8
+    )
+
+
+# ---------------------------------------------------------------------- classes
+
+
+def at_point(model, v):
+    return gp.predict(model, {"f": jnp.asarray(v)[None]}, GAUSSIAN_X)["y"]
+
+
+V = np.array([1.0, -0.7, 0.4, 1.6])
+
+
+def test_probability_of_one():
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Bernoulli("probit"), f(x), obs=y)
+
+    at_new = at_point(model, V)
+    a, residual = projection(GAUSSIAN_X, GAUSSIAN_Z, VARIANCE, LENGTHSCALE)
+    exact = norm.cdf(a @ V / np.sqrt(1 + residual))
+    np.testing.assert_allclose(at_new.probs, exact, atol=1e-7)
+    np.testing.assert_allclose(at_new.mean, exact, atol=1e-7)
+    labels = np.arange(15) % 2
+    np.testing.assert_allclose(
+        at_new.log_prob(labels), np.log(np.where(labels, exact, 1 - exact)), atol=1e-6
+    )
+
+
+def test_probabilities_of_three_classes():
+    def model(x, y=None):
+        kernel = gp.kernels.RBF(VARIANCE, LENGTHSCALE)
+        f = gp.sparse_gp("f", kernel, GAUSSIAN_Z, num_outputs=3)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", lambda f: dist.Categorical(logits=f), f(x), obs=y)
+
+    v = np.stack([V, -V, 0.3 * V])
+    at_new = at_point(model, v)
+    assert at_new.probs.shape == (15, 3)
+    assert at_new.latent_mean.shape == (15, 3)
+    np.testing.assert_allclose(at_new.probs.sum(-1), 1.0, atol=1e-3)
+    # Three outputs with independent residuals: an average over draws of them.
+    a, residual = projection(GAUSSIAN_X, GAUSSIAN_Z, VARIANCE, LENGTHSCALE)
+    noise = np.random.default_rng(0).normal(size=(20_000, 15, 3))
+    f = a @ v.T + np.sqrt(np.maximum(residual, 0))[:, None] * noise
+    exact = softmax(f, axis=-1).mean(0)
+    np.testing.assert_allclose(at_new.probs, exact, atol=5 * 0.5 / np.sqrt(20_000))
+
+
+# ------------------------------------------------------------ guides that draw
+
+
+def random_guide():
+    guide = gp.AutoGaussian(counts_model, rest=AutoNormal)
+    params = {
+        "auto_f_loc": jnp.linspace(0.0, 1.0, 5),
+        "auto_f_scale_tril": 0.3 * jnp.eye(5),
+        "variance_auto_loc": jnp.asarray(0.2),
+        "variance_auto_scale": jnp.asarray(0.3),
+        "lengthscale_auto_loc": jnp.asarray(-0.1),
+        "lengthscale_auto_scale": jnp.asarray(0.2),
+        "z": jnp.asarray(COUNTS_Z),
+    }
+    return guide, params
+
+
+def test_random_guide_needs_a_key():
+    with pytest.raises(ValueError, match=r"draws random numbers.*pass key="):
+        gp.predict(counts_model, random_guide(), X_COUNTS)
+
+
+def test_random_guide_is_averaged_over_its_draws():
+    at_new = gp.predict(
+        counts_model, random_guide(), X_COUNTS, key=random.key(0), num_draws=40
+    )["y"]
+    assert at_new.mean.shape == (6,)
+    again = gp.predict(
+        counts_model, random_guide(), X_COUNTS, key=random.key(0), num_draws=40
+    )["y"]
+    np.testing.assert_array_equal(at_new.mean, again.mean)
+    other = gp.predict(
+        counts_model, random_guide(), X_COUNTS, key=random.key(1), num_draws=40
+    )["y"]
+    assert np.all(at_new.latent_variance != other.latent_variance)
+    np.testing.assert_allclose(at_new.mean, other.mean, rtol=0.2)
+
+
+# ------------------------------------------------------------------------ errors
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("posterior", [3, None, {}, (1, 2), "fit", [1.0]])
+def test_other_posteriors_are_refused(posterior):
+    with pytest.raises(ValueError, match="posterior must be what gp"):
+        gp.predict(counts_model, posterior, X_COUNTS)
+
+
+def test_draws_without_the_process_are_refused():
+    draws = {"variance": np.ones(3), "lengthscale": np.ones(3)}
+    with pytest.raises(
+        ValueError, match=r"no draws of \['f'\], only of \['lengthscale', 'variance'\]"
+    ):
+        gp.predict(counts_model, draws, X_COUNTS)
+
+
+def test_draws_without_a_hyperparameter_are_refused():
+    draws = draw_arrays()
+    del draws["lengthscale"]
+    with pytest.raises(ValueError, match=r"no draws of .*\['lengthscale'\]"):
+        gp.predict(counts_model, draws, X_COUNTS)
+
+
+def test_model_without_observe_site_is_refused():
+    def model(x):
+        gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+
+    with pytest.raises(ValueError, match="no observe site to predict"):
+        gp.predict(model, {"f": np.ones((1, 5))}, X_COUNTS)
+
+
+def test_log_prob_checks_its_data():
+    at_new = by_samples(X_COUNTS)
+    with pytest.raises(ValueError, match=r"must have shape \(6,\) and have \(6, 1\)"):
+        at_new.log_prob(Y_COUNTS[:, None])
+    with pytest.raises(ValueError, match=r"must have shape \(6,\) and have \(5,\)"):
+        at_new.log_prob(Y_COUNTS[:5])
+    with pytest.raises(ValueError, match=r"the integers 0, 1, 2.*among them is -1"):
+        at_new.log_prob(-np.ones(6))

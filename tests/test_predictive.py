@@ -1,0 +1,338 @@
+"""log E p(y|f) against dense integration, to 1e-4 nats; moments of y by brute force."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats as st
+from scipy.special import gammaln, logsumexp
+
+from svgp_ppl import likelihoods as lk
+from svgp_ppl.marginals import Marginal
+from svgp_ppl.predictive import (
+    log_predictive_density,
+    predictive_mean_and_variance,
+    predictive_probabilities,
+)
+from tests.conftest import both_precisions
+
+ATOL = 1e-4  # nats, what the library promises
+
+
+@jax.jit
+def _ours(likelihood, y, mean, variance):
+    shape = jnp.shape(y)
+    mean, variance = (jnp.broadcast_to(a, shape) for a in (mean, variance))
+    return log_predictive_density(likelihood, y, Marginal(mean, variance))
+
+
+def _dense(log_likelihood, y, mean, sd, centre, width):
+    """log ∫ N(f; mean, sd²) p(y|f) df on 20,001 nodes that crowd around ``centre``."""
+    far = np.arcsinh((150 * sd + abs(centre - mean)) / width)
+    t = np.linspace(-far, far, 20_001)
+    f = centre + width * np.sinh(t)
+    with np.errstate(over="ignore"):
+        terms = st.norm.logpdf(f, mean, sd) + log_likelihood(y, f)
+    return logsumexp(terms + np.log(width * np.cosh(t) * (t[1] - t[0])))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-2, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("df", [1.5, 4.0, 30.0])
+def test_student_t(df, scale):
+    """Marginal N(0.3, 1); outliers, and from 4 to 10 sd two modes that both matter."""
+    y = np.array([0, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5, 10, 12, 15, 20, 50, 200])
+    dense = [
+        _dense(lambda y, f: st.t.logpdf(y, df, f, scale), one, 0.3, 1.0, one, scale)
+        for one in y
+    ]
+    ours = _ours(lk.StudentT(df, scale), y, 0.3, 1.0)
+    np.testing.assert_allclose(ours, dense, rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("variance", [1e-8, 0.01, 1.0, 100.0, 1e3])
+def test_bernoulli_logit(variance):
+    mean = np.array([-50.0, -5, -1, 0, 2, 30, 100])
+    for label, sign in ((0, 1.0), (1, -1.0)):
+        dense = [
+            _dense(
+                lambda _, f, sign=sign: -np.logaddexp(0, sign * f),
+                None,
+                one,
+                variance**0.5,
+                one,
+                variance**0.5,
+            )
+            for one in mean
+        ]
+        y = np.full(len(mean), label)
+        ours = _ours(lk.Bernoulli("logit"), y, mean, variance)
+        np.testing.assert_allclose(ours, dense, rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("variance", [1e-6, 0.01, 1.0, 100.0])
+def test_poisson(variance):
+    mean, y = (a.ravel() for a in np.meshgrid([-3.0, 0, 2, 6], [0, 1, 5, 50, 1000]))
+    dense = [
+        _dense(
+            lambda y, f: y * f - np.exp(f) - gammaln(y + 1),
+            k,
+            m,
+            variance**0.5,
+            m,
+            variance**0.5,
+        )
+        for m, k in zip(mean, y)
+    ]
+    ours = _ours(lk.Poisson(), y.astype(int), mean, variance)
+    np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=ATOL)
+
+
+@both_precisions
+def test_zero_variance_and_slopes(precision):
+    y = jnp.array([0.0, 0.5, 3.0])
+    likelihood = lk.StudentT(4.0, 0.5)
+
+    @jax.jit
+    def run(mean, variance):
+        def value(mean, variance):
+            return log_predictive_density(likelihood, y, Marginal(mean, variance))
+
+        out, pull_back = jax.vjp(value, mean, variance)
+        return out, *pull_back(jnp.ones(3))
+
+    mean = jnp.full(3, 0.3)
+    value, by_mean, by_variance = run(mean, jnp.zeros(3))
+    exact = likelihood(mean).log_prob(y)
+    np.testing.assert_allclose(value, exact, atol=1e-10 if precision == 64 else 1e-5)
+    assert np.all(np.isfinite(by_mean)) and np.all(np.isfinite(by_variance))
+    value, by_mean, _ = run(mean, jnp.full(3, 0.7))
+    moved, *_ = run(mean + 1e-2, jnp.full(3, 0.7))
+    # A difference quotient: the grid moves with the data and must not be felt.
+    np.testing.assert_allclose(by_mean, (moved - value) / 1e-2, atol=2e-2)
+
+
+HETEROSCEDASTIC = [
+    (1.0, 0.1, 0.0),
+    (1.0, 0.1, 0.25),
+    (1.0, 1.0, 0.8),
+    (1.0, 1.0, -0.5),
+    (4.0, 2.0, 0.0),
+    (0.01, 1.0, 0.0),
+]
+
+
+def _two(mean, variance, covariance, num):
+    covariance = np.array([[variance[0], covariance], [covariance, variance[1]]])
+    leaves = (np.array(mean), np.array(variance), covariance)
+    return Marginal(*(jnp.asarray(np.stack([a] * num), float) for a in leaves))
+
+
+_heteroscedastic = jax.jit(
+    lambda y, marginal: log_predictive_density(
+        lk.HeteroscedasticGaussian(), y, marginal
+    )
+)
+
+
+@pytest.mark.parametrize(("v0", "v1", "c"), HETEROSCEDASTIC)
+def test_heteroscedastic(v0, v1, c):
+    """A dense sum over f_1; and over both, where its grid resolves the noise."""
+    y = np.array([0.0, 1, 3, 6, 12])
+    t = np.linspace(-12, 12, 20_001)
+    for m1 in (-4.0, -2.0, 0.0):
+        f1 = m1 + np.sqrt(v1) * t
+        mean = 0.2 + c / v1 * (f1 - m1)
+        sd = np.sqrt(v0 - c**2 / v1 + np.exp(2 * f1))
+        weight = st.norm.logpdf(t) + np.log(t[1] - t[0])
+        dense = [logsumexp(weight + st.norm.logpdf(one, mean, sd)) for one in y]
+        ours = _heteroscedastic(y, _two((0.2, m1), (v0, v1), c, len(y)))
+        np.testing.assert_allclose(ours, dense, rtol=0, atol=ATOL, err_msg=str(m1))
+
+
+def test_heteroscedastic_by_a_sum_over_both():
+    y, (v0, v1, c) = np.array([0.0, 1, 3]), (1.0, 0.4, -0.4)
+    factor = np.linalg.cholesky([[v1, c], [c, v0]])
+    t = np.linspace(-8, 8, 801)
+    e1, e0 = t[:, None], t[None, :]
+    f1 = factor[0, 0] * e1 - 0.3
+    f0 = 0.2 + factor[1, 0] * e1 + factor[1, 1] * e0
+    weight = st.norm.logpdf(e1) + st.norm.logpdf(e0) + 2 * np.log(t[1] - t[0])
+    dense = [logsumexp(weight + st.norm.logpdf(one, f0, np.exp(f1))) for one in y]
+    ours = _heteroscedastic(y, _two((0.2, -0.3), (v0, v1), c, len(y)))
+    np.testing.assert_allclose(ours, dense, rtol=0, atol=1e-6)
+
+
+def test_recentred_hermite():
+    """A callable of two components: the same density as a likelihood of one."""
+    y, num = np.array([0, 1, 4, 20]), 4
+    marginal = _two((0.3, -0.2), (0.6, 0.9), 0.4, num)
+    ours = jax.jit(
+        lambda: log_predictive_density(
+            lambda f: dist.Poisson(jnp.exp(f[..., 0] - 0.5 * f[..., 1])),
+            jnp.asarray(y),
+            marginal,
+        )
+    )()
+    one = _ours(lk.Poisson(), y, 0.3 + 0.1, 0.6 + 0.25 * 0.9 - 0.4)
+    np.testing.assert_allclose(ours, one, atol=ATOL)
+
+
+def test_mixtures():
+    """log Σ_k π_k E_k p: the mean in probability and not in logarithms."""
+    y = np.array([0.0, 2.0, 9.0])
+    means, variances = (
+        np.array([[0.0] * 3, [4.0] * 3]),
+        np.array([[1.0] * 3, [0.2] * 3]),
+    )
+    pi = np.array([0.25, 0.75])
+    marginal = Marginal(*map(jnp.asarray, (means, variances)), None, jnp.log(pi))
+    for likelihood in (lk.StudentT(4.0, 0.3), lk.Gaussian(0.3)):
+        ours = jax.jit(
+            lambda lik=likelihood: log_predictive_density(lik, jnp.asarray(y), marginal)
+        )()
+        log_p = (
+            (lambda y, f: st.t.logpdf(y, 4.0, f, 0.3))
+            if isinstance(likelihood, lk.StudentT)
+            else (lambda y, f: st.norm.logpdf(y, f, 0.3))
+        )
+        dense = [
+            logsumexp(
+                [
+                    np.log(pi[k])
+                    + _dense(log_p, one, means[k, n], variances[k, n] ** 0.5, one, 0.3)
+                    for k in range(2)
+                ]
+            )
+            for n, one in enumerate(y)
+        ]
+        np.testing.assert_allclose(ours, dense, atol=1e-6)
+
+
+# --------------------------------------------------------------------- moments of y
+
+MEAN, VARIANCE = np.array([-0.6, 0.2, 1.0]), np.array([0.3, 0.05, 0.5])
+MOMENTS = {
+    "Gaussian": lambda: lk.Gaussian(0.3),
+    "HeteroscedasticGaussian": lambda: lk.HeteroscedasticGaussian(),
+    "Poisson": lambda: lk.Poisson(2.0),
+    "Bernoulli logit": lambda: lk.Bernoulli("logit"),
+    "Bernoulli probit": lambda: lk.Bernoulli("probit"),
+    "StudentT": lambda: lk.StudentT(8.0, 0.5),
+    "callable": lambda: lambda f: dist.Gamma(2.0, jnp.exp(-f)),
+}
+
+
+def test_every_likelihood_has_its_moments_tested():
+    assert {name.split()[0] for name in MOMENTS} - {"callable"} == set(lk.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "mixture"),
+    [*((name, True) for name in MOMENTS), ("HeteroscedasticGaussian", False)],
+)
+def test_moments_of_the_data(name, mixture):
+    width, draws = 2 if name == "HeteroscedasticGaussian" else 1, 50_000
+    mean, variance = MEAN, VARIANCE
+    covariance = None
+    if width == 2:
+        mean = np.stack([MEAN, 0.5 * MEAN - 1], axis=-1)
+        variance = np.stack([VARIANCE, 0.5 * VARIANCE], axis=-1)
+        # The fully correlated limit, less a third: it must not matter to y.
+        off = 0.66 * np.sqrt(0.5) * VARIANCE
+        covariance = np.stack(
+            [np.stack([VARIANCE, off], -1), np.stack([off, 0.5 * VARIANCE], -1)], -2
+        )
+    pi = np.array([0.4, 0.6])
+    parts = [mean, variance, covariance]
+    if mixture:
+        parts = [
+            mean if mean is None else np.stack([mean, sign * mean])
+            for mean, sign in zip(parts, (-1.0, 1.0, 1.0))
+        ]
+    log_pi = jnp.log(jnp.asarray(pi)) if mixture else None
+    marginal = Marginal(*[p if p is None else jnp.asarray(p) for p in parts], log_pi)
+
+    rng = np.random.default_rng(6)
+    noise = rng.normal(size=(draws, 3, width))
+    factor = np.sqrt(variance).reshape(3, width, 1) * np.eye(width)
+    if width == 2:
+        factor = np.linalg.cholesky(covariance)
+    f = np.einsum("nqr,snr->snq", factor, noise)
+    sign = np.where(rng.random(draws) < pi[1], -1.0, 1.0) if mixture else np.ones(draws)
+    f = (f.reshape(draws, *mean.shape)) + sign.reshape(-1, *[1] * mean.ndim) * mean
+
+    @jax.jit
+    def run(f):
+        y = MOMENTS[name]()(f).sample(jax.random.key(0))
+        return predictive_mean_and_variance(MOMENTS[name](), marginal), y
+
+    (first, second), y = run(f)
+    y = np.asarray(y, float)
+    assert np.all(np.abs(first - y.mean(0)) < 5 * y.std(0) / draws**0.5)
+    squares = (y - y.mean(0)) ** 2
+    error = squares.std(0) / draws**0.5
+    assert np.all(np.abs(second - squares.mean(0)) < 5 * error)
+
+
+def _softmax(f):
+    return dist.Categorical(logits=f)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_three_components_in_float32(precision):
+    """XLA lost the nodes after the 1024th: up to 13 nats."""
+    rng = np.random.default_rng(8)
+    factor = 0.7 * rng.normal(size=(64, 3, 3))
+    covariance, mean = factor @ np.swapaxes(factor, 1, 2), rng.normal(size=(64, 3))
+    leaves = mean, np.diagonal(covariance, axis1=1, axis2=2), covariance
+    y = np.arange(64) % 3
+
+    def run():
+        marginal = Marginal(*map(jnp.asarray, leaves))
+        return jax.jit(lambda m: log_predictive_density(_softmax, jnp.asarray(y), m))(
+            marginal
+        )
+
+    single = run()
+    with jax.enable_x64(True):
+        double = run()
+    assert single.dtype == np.float32 and double.dtype == np.float64
+    np.testing.assert_allclose(single, double, atol=1e-5)
+
+
+def test_probabilities_of_classes():
+    rng = np.random.default_rng(8)
+    factor = 0.7 * rng.normal(size=(5, 3, 3))
+    covariance, mean = factor @ np.swapaxes(factor, 1, 2), rng.normal(size=(5, 3))
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    marginal = Marginal(*map(jnp.asarray, (mean, variance, covariance)))
+    support = _softmax(jnp.zeros((5, 3))).support
+    p = jax.jit(lambda: predictive_probabilities(_softmax, support, marginal))()
+    np.testing.assert_allclose(np.sum(p, axis=1), 1.0, atol=1e-4)
+    f = mean + np.einsum("nqr,snr->snq", factor, rng.normal(size=(200_000, 5, 3)))
+    draws = np.exp(f - logsumexp(f, axis=-1, keepdims=True))
+    error = draws.std(0) / len(draws) ** 0.5
+    assert np.all(np.abs(p - draws.mean(0)) < 5 * error + 1e-4)
+
+
+def test_probabilities_of_two_classes():
+    marginal = Marginal(jnp.asarray(MEAN), jnp.asarray(VARIANCE))
+    for link in ("logit", "probit"):
+        likelihood = lk.Bernoulli(link)
+
+        @jax.jit
+        def run(likelihood=likelihood):
+            boolean = dist.constraints.boolean
+            return (
+                predictive_probabilities(likelihood, boolean, marginal),
+                *predictive_mean_and_variance(likelihood, marginal),
+                log_predictive_density(likelihood, jnp.zeros(3), marginal),
+            )
+
+        p, mean, variance, zeros = run()
+        np.testing.assert_allclose(p, mean, rtol=1e-10)
+        np.testing.assert_allclose(variance, p * (1 - p), rtol=1e-10)
+        np.testing.assert_allclose(p + np.exp(zeros), 1.0, rtol=1e-6)
+    real = dist.constraints.real
+    assert predictive_probabilities(lk.Gaussian(0.1), real, marginal) is None
