@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
+
+from svgp_ppl import lapack
 
 __all__ = [
     "cholesky",
@@ -65,9 +66,7 @@ def cholesky(
     if jitter is None:
         scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(gram)))
         jitter = default_jitter(gram.dtype) * scale
-    return jnp.linalg.cholesky(
-        gram + jitter * jnp.eye(gram.shape[-1], dtype=gram.dtype)
-    )
+    return lapack.factor(gram + jitter * jnp.eye(len(gram), dtype=gram.dtype))
 
 
 def single_threaded_lapack() -> AbstractContextManager:
@@ -86,7 +85,7 @@ def single_threaded_lapack() -> AbstractContextManager:
 
 def solve_lower(scale_tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Array:
     """L⁻¹ b for a lower triangular L."""
-    return solve_triangular(scale_tril, b, lower=True)
+    return lapack.solve(scale_tril, b)
 
 
 def inverse_lower(scale_tril: Float[Array, "M M"]) -> Array:

@@ -10,13 +10,14 @@ from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from svgp_ppl import lapack
 from svgp_ppl.beliefs.joint import Block, log_mixing
 from svgp_ppl.beliefs.projection import (
     full_scale_tril,
     loc_and_scale,
     outputs_first,
 )
-from svgp_ppl.linalg import matmul
+from svgp_ppl.linalg import matmul, solve_lower
 
 __all__ = ["Entropy", "kl_to_white"]
 
@@ -103,8 +104,12 @@ def _(
         if key is None:
             raise ValueError("entropy='monte_carlo' needs a random key")
         draws = components.sample(key, (num_draws,))  # [S, K, ...]
-        log_q = jax.vmap(jax.vmap(belief.log_prob))(draws)
-        negative_entropy = jnp.mean(log_q, axis=0)
+        values = outputs_first(draws, components.event_shape, 1)  # [S, K, P, M]
+        each = jax.vmap(_log_density, (None, 0, 0))  # [K]
+        log_q = jax.vmap(jax.vmap(each, (0, None, None)), (0, None, None))(
+            values, *_moments(components)
+        )
+        negative_entropy = jnp.mean(logsumexp(log_pi + log_q, axis=-1), axis=0)
     else:
         raise ValueError(
             f"entropy must be 'jensen' or 'monte_carlo', and not {entropy!r}"
@@ -140,14 +145,26 @@ def _log_overlap(components: dist.Distribution) -> Array:
 
     def pair(m, s, n, t):
         if factor.ndim == loc.ndim:
-            scale = jnp.sqrt(s * s + t * t)
-            return jnp.sum(dist.Normal(n, scale).log_prob(m))
+            return _log_density(m, n, jnp.sqrt(s * s + t * t))
         covariance = matmul(s, jnp.swapaxes(s, -1, -2)) + matmul(
             t, jnp.swapaxes(t, -1, -2)
         )
-        return jnp.sum(
-            dist.MultivariateNormal(n, covariance_matrix=covariance).log_prob(m)
-        )
+        return _log_density(m, n, jax.vmap(lapack.factor)(covariance))
 
     rows = jax.vmap(pair, (None, None, 0, 0))
     return jax.vmap(rows, (0, 0, None, None))(loc, factor, loc, factor)
+
+
+def _log_density(
+    v: Float[Array, "P M"],
+    loc: Float[Array, "P M"],
+    factor: Float[Array, "P M M"] | Float[Array, "P M"],
+) -> Float[Array, ""]:
+    """log N(v; loc, factor factorᵀ) over all outputs; a diagonal may stand alone."""
+    scale = factor
+    if factor.ndim > loc.ndim:
+        white = jax.vmap(solve_lower)(factor, (v - loc)[..., None])[..., 0]
+        scale = jnp.diagonal(factor, axis1=-2, axis2=-1)
+    else:
+        white = (v - loc) / factor
+    return jnp.sum(dist.Normal(0.0, 1.0).log_prob(white) - jnp.log(scale))

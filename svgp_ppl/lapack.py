@@ -1,0 +1,80 @@
+"""Cholesky factorisation and triangular solves that are safe under ``vmap``.
+
+On a CPU, jaxlib 0.10 hands a *batched* LAPACK call to the thread pool of XLA in pieces
+and waits for them in a thread of that same pool. As many such calls at once as the pool
+has threads, two on a machine of two cores, wait for each other for ever. They meet
+easily: two processes in a model whose chains are vectorised, or ``lax.map`` with a
+``batch_size`` and a remainder. jaxlib 0.11.2 no longer does this; Python 3.11 ends at
+0.10 (docs/decisions/0009).
+
+Here every call has one matrix: under ``vmap`` the matrices follow one another in a
+loop, which for the few matrices of vectorised chains costs what the batched call costs.
+Accelerators keep the batched call.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+__all__ = ["factor", "solve"]
+
+
+def _one_at_a_time(function: Callable) -> Callable:
+    """``function`` of arrays, with a loop in place of batching on a CPU."""
+    mapped = custom_vmap(function)
+
+    @mapped.def_vmap
+    def rule(axis_size, is_batched, *arrays):
+        if jax.default_backend() != "cpu":
+            axes = [0 if batched else None for batched in is_batched]
+            return jax.vmap(function, axes)(*arrays), True
+
+        def one(batched):
+            rest = iter(batched)
+            return mapped(*(next(rest) if b else a for b, a in zip(is_batched, arrays)))
+
+        batched = [a for b, a in zip(is_batched, arrays) if b]
+        return jax.lax.map(one, batched), True
+
+    return mapped
+
+
+_factor_one = _one_at_a_time(jnp.linalg.cholesky)
+_solve_one = _one_at_a_time(lambda tril, b: solve_triangular(tril, b, lower=True))
+_solve_transposed = _one_at_a_time(
+    lambda tril, b: solve_triangular(tril, b, lower=True, trans=1)
+)
+
+
+@jax.custom_jvp
+def factor(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Lower L with L Lᵀ = a; NaN where ``a`` is not positive definite."""
+    return _factor_one(a)
+
+
+@factor.defjvp
+def _factor_tangent(primals, tangents):
+    """L̇ = L Φ(L⁻¹ Ȧ L⁻ᵀ), Φ the lower triangle with half the diagonal.
+
+    Murray (2016), Differentiation of the Cholesky decomposition, equation 7.
+    """
+    tril = factor(*primals)
+    (tangent,) = tangents
+    inner = solve(tril, solve(tril, (tangent + tangent.T) / 2).T)
+    half = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner)) / 2
+    return tril, jnp.matmul(tril, half, precision=jax.lax.Precision.HIGHEST)
+
+
+def solve(tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    """L⁻¹ b for the lower triangle L of ``tril``."""
+    lower = jnp.tril(tril)
+    return jax.lax.custom_linear_solve(
+        lambda x: jnp.matmul(lower, x, precision=jax.lax.Precision.HIGHEST),
+        b,
+        solve=lambda _, b: _solve_one(lower, b),
+        transpose_solve=lambda _, b: _solve_transposed(lower, b),
+    )

@@ -1,0 +1,154 @@
+"""Factorisations that do not wait for each other, and their derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.scipy.linalg import solve_triangular
+
+import svgp_ppl as gp
+from svgp_ppl import lapack
+from svgp_ppl.beliefs import kl_to_white
+from tests.conftest import both_precisions
+from tests.models import COUNTS_X, COUNTS_Y, counts_model
+
+LAPACK = {"cholesky", "triangular_solve", "eigh", "lu", "qr", "householder_product"}
+
+
+def _problem(dtype=None):
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(3, 6, 8))
+    a = half @ np.swapaxes(half, 1, 2) + np.eye(6)
+    return jnp.asarray(a, dtype), jnp.asarray(rng.normal(size=(6, 4)), dtype)
+
+
+def _ours(a, b):
+    return jnp.sum(jnp.sin(lapack.solve(lapack.factor(a), b)))
+
+
+def _theirs(a, b):
+    return jnp.sum(jnp.sin(solve_triangular(jnp.linalg.cholesky(a), b, lower=True)))
+
+
+@both_precisions
+@pytest.mark.parametrize("derivative", [jax.grad, jax.hessian])
+def test_derivatives_equal_those_of_jax(precision, derivative):
+    (a, *_), b = _problem()
+    ours, theirs = (derivative(f, argnums=(0, 1))(a, b) for f in (_ours, _theirs))
+    tolerance = 1e-11 if precision == 64 else 1e-4
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, tolerance, tolerance),
+        ours,
+        theirs,
+    )
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def test_a_vectorised_derivative_is_that_of_each_matrix(axes):
+    a, b = _problem()
+    bs = jnp.stack([b, 2 * b, -b])
+    arguments = (a if axes[0] == 0 else a[0], bs if axes[1] == 0 else b)
+    got = jax.vmap(jax.grad(_ours, (0, 1)), axes)(*arguments)
+    for i in range(3):
+        one = jax.grad(_theirs, (0, 1))(
+            *(x if axis is None else x[i] for axis, x in zip(axes, arguments))
+        )
+        for x, y in zip(got, one):
+            np.testing.assert_allclose(x[i], y, 1e-11, 1e-11)
+
+
+def test_a_failed_factorisation_leaves_the_others_of_its_batch_alone():
+    a, _ = _problem()
+    factors = jax.vmap(lapack.factor)(a.at[1].multiply(-1.0))
+    assert jnp.isnan(factors[1]).any()
+    np.testing.assert_allclose(factors[0], jnp.linalg.cholesky(a[0]), 1e-12)
+    np.testing.assert_allclose(factors[2], jnp.linalg.cholesky(a[2]), 1e-12)
+
+
+# ----------------------------------------------- no batched call in what we compile
+
+
+def _batched_calls(jaxpr: Jaxpr):
+    """LAPACK calls of more than one matrix, at any depth."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in LAPACK and any(v.aval.ndim > 2 for v in equation.invars):
+            yield name, [v.aval.shape for v in equation.invars]
+        for part in jax.tree.leaves(
+            list(equation.params.values()),
+            is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr),
+        ):
+            if isinstance(part, ClosedJaxpr):
+                yield from _batched_calls(part.jaxpr)
+            elif isinstance(part, Jaxpr):
+                yield from _batched_calls(part)
+
+
+def _calls_in(function, *arguments):
+    return list(_batched_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+def test_the_search_finds_a_batched_call():
+    a, b = _problem()
+    assert _calls_in(jax.jit(jax.vmap(jax.grad(_theirs), (0, None))), a, b)
+
+
+def two_processes(x, y=None):
+    scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+    z = jnp.linspace(0.0, 5.0, 4)[:, None]
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, scale), z)
+    g = gp.sparse_gp("g", gp.kernels.Matern32(scale, 1.0), z)
+    latents = gp.stack([f(x), g(x)])
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", lambda f: dist.Normal(f[..., 0], jnp.exp(f[..., 1])), latents, obs=y)
+
+
+def test_vectorised_chains_call_lapack_one_matrix_at_a_time():
+    def logdensity(values):
+        return numpyro.infer.util.log_density(
+            two_processes, (COUNTS_X, COUNTS_Y * 1.0), {}, values
+        )[0]
+
+    values = {"scale": jnp.ones(4), "f": jnp.ones((4, 4)), "g": jnp.ones((4, 4))}
+    assert _calls_in(jax.vmap(jax.value_and_grad(logdensity)), values) == []
+
+
+def test_particles_of_the_bound_call_lapack_one_matrix_at_a_time():
+    guide = gp.AutoGaussian(counts_model, rest=numpyro.infer.autoguide.AutoNormal)
+    bound = gp.MarginalELBO(num_particles=3, vectorize_particles=True)
+    svi = numpyro.infer.SVI(counts_model, guide, numpyro.optim.Adam(0.01), bound)
+
+    def step(key):
+        return svi.update(svi.init(key, COUNTS_X, COUNTS_Y), COUNTS_X, COUNTS_Y)
+
+    assert _calls_in(step, jax.random.key(0)) == []
+
+
+@pytest.mark.parametrize("entropy", ["jensen", "monte_carlo"])
+def test_mixtures_call_lapack_one_matrix_at_a_time(entropy):
+    def divergence(loc, factor):
+        mixture = dist.MixtureSameFamily(
+            dist.Categorical(logits=jnp.zeros(3)),
+            dist.MultivariateNormal(loc, scale_tril=factor),
+        )
+        return kl_to_white(mixture, entropy=entropy, key=jax.random.key(0))
+
+    factors = jnp.broadcast_to(jnp.eye(4), (3, 4, 4))
+    assert _calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []
+
+
+def test_predictions_from_draws_end_with_a_remainder():
+    # 90 draws in batches of 44: the shape that waited for ever (docs/decisions/0009).
+    rng = np.random.default_rng(0)
+    posterior = {
+        "variance": rng.gamma(3.0, 1.0, size=90),
+        "lengthscale": rng.gamma(3.0, 1.0, size=90),
+        "f": rng.normal(size=(90, 5)),
+    }
+    z = {"z": np.linspace(0.2, 4.8, 5)[:, None]}
+    x = np.linspace(0.0, 5.0, 112)[:, None]
+    at_x = gp.predict(counts_model, posterior, x, params=z)["y"]
+    assert jnp.isfinite(at_x.mean).all()
