@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
             sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
             init=fit,
             num_chains=options.chains,
-            num_warmup=max(1, options.samples // 2),
+            num_warmup=options.samples,
             num_samples=options.samples,
         )
         print("\nGaussian approximation (hyperparameters at their posterior mode)")

@@ -1,8 +1,8 @@
 """Stochastic variational inference: NumPyro's SVI in blocks of compiled steps.
 
-Many steps run in one dispatch (a loop reuses its buffers; a call for every step takes
-about twice as long on a CPU), and between blocks the progress is shown, the bound is
-checked and an interrupt is heard.
+Many steps run in one dispatch (for a small model one call a step takes several times as
+long), and between blocks the progress is shown, the bound is checked and an interrupt is
+heard.
 """
 
 import warnings

@@ -158,12 +158,19 @@ def _param(name: str, initial, constraint=constraints.real):
     return numpyro.param(name, initial, constraint=constraint)
 
 
+def _is_data(site: dict) -> bool:
+    return site["type"] == "sample" and isinstance(site["fn"], Expected)
+
+
 def _is_absent(site: dict) -> bool:
     """Data that were not passed: a guide may run at new inputs, where y is unknown."""
-    is_data = site["type"] == "sample" and isinstance(site["fn"], Expected)
-    return is_data and not site["is_observed"]
+    return _is_data(site) and not site["is_observed"]
 
 
 def _is_hidden(site: dict) -> bool:
-    """What the other guide must not see: the processes, and what is deterministic."""
-    return is_inducing(site) or site["type"] == "deterministic"
+    """What the other guide must not see: the processes, and what is deterministic.
+
+    Nor their data: NumPyro would evaluate the density and its gradient once, operation
+    by operation, to see that the start is finite; ``fit`` sees it in the bound.
+    """
+    return _is_data(site) or is_inducing(site) or site["type"] == "deterministic"
