@@ -20,7 +20,7 @@ from svgp_ppl import (
 )
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
-from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.guides import AutoCoupled, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.predict import Prediction, predict
@@ -29,7 +29,9 @@ from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoCoupled",
     "AutoGaussian",
+    "AutoMixture",
     "Expected",
     "Fit",
     "Latent",

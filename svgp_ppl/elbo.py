@@ -10,7 +10,7 @@ and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and beliefs, no
 kernels.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from numpyro.infer.elbo import ELBO
 from svgp_ppl.beliefs import Entropy, group_of, is_belief, kl_to_white
 from svgp_ppl.primitives import is_inducing
 
-__all__ = ["MarginalELBO", "hold_beliefs"]
+__all__ = ["MarginalELBO", "hold_beliefs", "marginalised"]
 
 
 class MarginalELBO(ELBO):
@@ -38,7 +38,9 @@ class MarginalELBO(ELBO):
         num_particles: Draws of the other latent sites per evaluation.
         vectorize_particles: ``True`` for ``vmap``, ``False`` for a loop, or a callable.
         entropy: Entropy of a mixture belief: ``"jensen"``, a deterministic lower bound
-            (Dezfouli & Bonilla 2015, eq. 19), or ``"monte_carlo"``, unbiased.
+            (Dezfouli & Bonilla 2015, eq. 19); ``"pairwise"``, another, exact for
+            components that are equal or far apart (Kolchinsky & Tracey 2017); or
+            ``"monte_carlo"``, unbiased.
         num_entropy_draws: Draws per component for ``"monte_carlo"``.
 
     Example:
@@ -57,9 +59,9 @@ class MarginalELBO(ELBO):
         num_entropy_draws: int = 16,
     ):
         super().__init__(num_particles, vectorize_particles)
-        if entropy not in ("jensen", "monte_carlo"):
+        if entropy not in get_args(Entropy):
             raise ValueError(
-                f"entropy must be 'jensen' or 'monte_carlo', and not {entropy!r}."
+                f"entropy must be one of {get_args(Entropy)}, and is {entropy!r}."
             )
         self.entropy: Entropy = entropy
         self.num_entropy_draws = num_entropy_draws
@@ -87,21 +89,19 @@ class MarginalELBO(ELBO):
         held = hold_beliefs(seed(model, key_model), guide_trace)
         model_trace = trace(substitute(held, data=params)).get_trace(*args, **kwargs)
 
-        bound = jnp.zeros(())
-        marginalised, groups = set(), {}
+        bound, groups = jnp.zeros(()), {}
         for name, site in model_trace.items():
             if site["type"] != "sample":
                 continue
             if isinstance(site["value"], dist.Distribution):
-                group = group_of(name, site["value"])
-                marginalised |= {name, group}
-                groups[group] = (site["value"], site["scale"])
+                groups[group_of(name, site["value"])] = (site["value"], site["scale"])
             else:
                 if is_inducing(site):
                     _require_in_guide(name, site, guide_trace)
                 bound += _log_prob(site)
+        integrated_out = marginalised(model_trace)
         for name, site in guide_trace.items():
-            if site["type"] == "sample" and name not in marginalised:
+            if site["type"] == "sample" and name not in integrated_out:
                 bound -= _log_prob(site)
         keys = random.split(key_entropy, max(len(groups), 1))
         for (belief, scale), one_key in zip(groups.values(), keys):
@@ -138,6 +138,15 @@ class hold_beliefs(replay):
         super().process_message(msg)
         if "inducing" in infer:  # replay puts the guide's in its place
             msg["infer"] = {**msg["infer"], **infer}
+
+
+def marginalised(model_trace: dict[str, dict]) -> set[str]:
+    """Names of the guide's sites that the model holds as beliefs, not as draws."""
+    names = set()
+    for name, site in model_trace.items():
+        if isinstance(site.get("value"), dist.Distribution):
+            names |= {name, group_of(name, site["value"])}
+    return names
 
 
 def _log_prob(site: dict) -> jax.Array:

@@ -1,8 +1,8 @@
 """Stochastic variational inference: NumPyro's SVI in blocks of compiled steps.
 
-Many steps run in one dispatch (for a small model one call a step takes several times as
-long), and between blocks the progress is shown, the bound is checked and an interrupt is
-heard.
+Many steps run in one dispatch (for a small model one call a step takes several times
+as long), and between blocks the progress is shown, the bound is checked and an
+interrupt is heard.
 """
 
 import warnings
@@ -16,13 +16,13 @@ import numpy as np
 import optax
 from jax import random
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import SVI
+from numpyro.infer import SVI, TraceGraph_ELBO
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.svi import SVIState
 from tqdm.auto import tqdm
 
 from svgp_ppl.arguments import take_apart
-from svgp_ppl.elbo import MarginalELBO, hold_beliefs
+from svgp_ppl.elbo import MarginalELBO, hold_beliefs, marginalised
 from svgp_ppl.failures import explain_non_finite
 
 __all__ = ["Fit", "NonFiniteBoundError", "fit"]
@@ -120,18 +120,19 @@ def fit(
     if not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"num_steps must be a positive integer, and is {num_steps!r}.")
     optimizer = optax.adam(1e-2) if optimizer is None else optimizer
-    svi = SVI(model, guide, optimizer, MarginalELBO() if loss is None else loss)
+    loss = MarginalELBO() if loss is None else loss
+    svi = SVI(model, guide, optimizer, loss)
     key_init, key_look = random.split(key)
     arrays, put_back = take_apart(args, kwargs)
 
-    def look(params: dict | None) -> dict:
-        """A trace of the model at what the guide holds; at its prior without params."""
-        run = seed(model, key_look)
+    def look(params: dict | None) -> tuple[dict, dict]:
+        """Traces of the model at what the guide holds, at its prior without params."""
+        run, guide_trace = seed(model, key_look), {}
         if params is not None:
             held = substitute(seed(guide, key_look), data=params)
             guide_trace = trace(held).get_trace(*args, **kwargs)
             run = substitute(hold_beliefs(run, guide_trace), data=params)
-        return trace(run).get_trace(*args, **kwargs)
+        return trace(run).get_trace(*args, **kwargs), guide_trace
 
     # The first run is outside jit: here the arguments are checked.
     try:
@@ -139,13 +140,15 @@ def fit(
     except RuntimeError as error:
         if "Cannot find valid initial parameters" not in str(error):
             raise
-        reason = explain_non_finite(look(None), otherwise=str(error))
+        reason = explain_non_finite(look(None)[0], otherwise=str(error))
         raise NonFiniteBoundError(
             f"the log density of the model is not finite at the start.\n{reason}", None
         ) from error
     if init is not None:
         state = init.state
-    num_data = _num_data(look(svi.get_params(state)))
+    model_trace, guide_trace = look(svi.get_params(state))
+    _require_reparameterised(loss, model_trace, guide_trace)
+    num_data = _num_data(model_trace)
     block = min(num_steps, max(_SHORTEST_BLOCK, num_steps // _NUM_BLOCKS))
 
     @jax.jit
@@ -179,7 +182,7 @@ def fit(
                     history.append(losses[:first])
                     raise NonFiniteBoundError(
                         f"the bound became {-losses[first]} at step {start + first}.\n"
-                        + explain_non_finite(look(svi.get_params(state)), _TOO_LONG)
+                        + explain_non_finite(look(svi.get_params(state))[0], _TOO_LONG)
                         + "\nThe state before that step is in this error's .fit.",
                         so_far(),
                     )
@@ -199,6 +202,22 @@ def fit(
                 stacklevel=2,
             )
     return so_far()
+
+
+def _require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -> None:
+    """Refuse a loss whose gradient would be wrong, though its value is right."""
+    if isinstance(loss, TraceGraph_ELBO):
+        return
+    exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
+    for name, site in guide_trace.items():
+        is_drawn = site["type"] == "sample" and name not in exact
+        if is_drawn and not (site["fn"].has_rsample or site["fn"].is_discrete):
+            raise ValueError(
+                f"draws of the guide's site '{name}' ({type(site['fn']).__name__}) are "
+                f"not reparameterised, so {type(loss).__name__} has wrong gradients. "
+                "Use loss=gp.MarginalELBO() (the default) for beliefs about processes, "
+                "or numpyro.infer.TraceGraph_ELBO()."
+            )
 
 
 def _num_data(model_trace: dict[str, Any]) -> float:

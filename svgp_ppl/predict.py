@@ -18,9 +18,8 @@ from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
 from svgp_ppl.arguments import take_apart
-from svgp_ppl.beliefs import group_of
 from svgp_ppl.diagnostics import group
-from svgp_ppl.elbo import hold_beliefs
+from svgp_ppl.elbo import hold_beliefs, marginalised
 from svgp_ppl.fit import Fit
 from svgp_ppl.predictive import predictive_probabilities
 from svgp_ppl.primitives import Expected, is_inducing
@@ -234,12 +233,9 @@ def _draws(model, held: _Guide, args, kwargs) -> bool:
     guide_trace = trace(run).get_trace(*args, **kwargs)
     held_model = hold_beliefs(seed(model, random.key(0)), guide_trace)
     sites = trace(substitute(held_model, data=held.params)).get_trace(*args, **kwargs)
-    marginalised = set()
-    for name, site in sites.items():
-        if isinstance(site.get("value"), dist.Distribution):
-            marginalised |= {name, group_of(name, site["value"])}
+    held_as_beliefs = marginalised(sites)
     random_guide = any(
-        s["type"] == "sample" and n not in marginalised and not _is_point(s["fn"])
+        s["type"] == "sample" and n not in held_as_beliefs and not _is_point(s["fn"])
         for n, s in guide_trace.items()
     )
     has_layers = any(s.get("infer", {}).get("layer") for s in sites.values())

@@ -103,7 +103,9 @@ def two_processes(x, y=None):
     g = gp.sparse_gp("g", gp.kernels.Matern32(scale, 1.0), z)
     latents = gp.stack([f(x), g(x)])
     with numpyro.plate("data", len(x)):
-        gp.observe("y", lambda f: dist.Normal(f[..., 0], jnp.exp(f[..., 1])), latents, obs=y)
+        gp.observe(
+            "y", lambda f: dist.Normal(f[..., 0], jnp.exp(f[..., 1])), latents, obs=y
+        )
 
 
 def test_vectorised_chains_call_lapack_one_matrix_at_a_time():

@@ -1,7 +1,7 @@
 """One belief over the whitened values of several processes, and what they share."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-__all__ = ["Block", "group_of", "is_coupled", "log_mixing", "log_weights", "split"]
+__all__ = [
+    "Block",
+    "Stacked",
+    "group_of",
+    "is_coupled",
+    "log_mixing",
+    "log_weights",
+    "split",
+]
 
 
 class Block(dist.Distribution):
@@ -30,6 +38,11 @@ class Block(dist.Distribution):
         self.joint, self.value, self.start, self.group = joint, value, start, group
         super().__init__((), jnp.shape(value))
 
+    @property
+    def has_rsample(self) -> bool:
+        """Whether derivatives of the slice are those of the joint draw."""
+        return self.joint.has_rsample
+
     def sample(self, key, sample_shape=()):
         """The slice itself."""
         return jnp.broadcast_to(self.value, sample_shape + self.event_shape)
@@ -37,6 +50,70 @@ class Block(dist.Distribution):
     def log_prob(self, value, intermediates=None):
         """Zero: the density is counted once, at the joint site."""
         return jnp.zeros(jnp.shape(value)[: jnp.ndim(value) - len(self.event_shape)])
+
+
+class Stacked(dist.Distribution):
+    """Independent beliefs of several processes, as one over their stacked v.
+
+    The components of a mixture that several processes share: batch shape (K,), event
+    shape (ΣM,).
+
+    Args:
+        parts: Process name -> belief, of one batch shape, in the order of the stack.
+    """
+
+    support: Any = dist.constraints.real_vector
+    pytree_data_fields = ("parts",)
+    arg_constraints: ClassVar[dict] = {}
+
+    def __init__(self, parts: Mapping[str, Any]):
+        self.parts = dict(parts)
+        (batch_shape,) = {part.batch_shape for part in self.parts.values()}
+        size = sum(math.prod(part.event_shape) for part in self.parts.values())
+        super().__init__(batch_shape, (size,))
+
+    @property
+    def has_rsample(self) -> bool:
+        """Whether every part can be differentiated through its draws."""
+        return all(part.has_rsample for part in self.parts.values())
+
+    def _stack(self, of: Callable[[Any], Array], leading: tuple) -> Array:
+        flat = [of(part).reshape(*leading, -1) for part in self.parts.values()]
+        return jnp.concatenate(flat, axis=-1)
+
+    @property
+    def mean(self) -> Array:
+        """Means, [K, ΣM]."""
+        return self._stack(lambda part: part.mean, self.batch_shape)
+
+    @property
+    def variance(self) -> Array:
+        """Variances, [K, ΣM]."""
+        return self._stack(lambda part: part.variance, self.batch_shape)
+
+    def sample(self, key, sample_shape=()):
+        """Draws, sample shape + [K, ΣM]."""
+        assert key is not None
+        keys = iter(jax.random.split(key, len(self.parts)))
+        return self._stack(
+            lambda part: part.sample(next(keys), sample_shape),
+            (*sample_shape, *self.batch_shape),
+        )
+
+    def log_prob(self, value, intermediates=None):
+        """Sum of the log densities of the parts."""
+        pairs = zip(self.parts.values(), self.unstack(jnp.asarray(value)).values())
+        return sum(part.log_prob(v) for part, v in pairs)
+
+    def unstack(self, value: Array) -> dict[str, Array]:
+        """Stacked values [.., ΣM] -> process name -> values, [.., M] or [.., P, M]."""
+        values, start = {}, 0
+        for name, part in self.parts.items():
+            stop = start + math.prod(part.event_shape)
+            shape = (*value.shape[:-1], *part.event_shape)
+            values[name] = value[..., start:stop].reshape(shape)
+            start = stop
+        return values
 
 
 def split(

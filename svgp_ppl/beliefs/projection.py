@@ -1,5 +1,6 @@
 """Moments of aᵀ v: the share that a belief has in a marginal."""
 
+import math
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from svgp_ppl.beliefs.joint import Block
+from svgp_ppl.beliefs.joint import Block, Stacked
 from svgp_ppl.linalg import matmul
 
 __all__ = [
@@ -139,6 +140,11 @@ def _(belief: dist.MixtureSameFamily, a):
 
 
 @is_belief.register
+def _(belief: Stacked) -> bool:
+    return all(map(is_belief, belief.parts.values()))
+
+
+@is_belief.register
 def _(belief: Block) -> bool:
     return is_belief(belief.joint)
 
@@ -179,6 +185,16 @@ def _(joint: dist.MultivariateNormal, block, a):
 def _(joint: dist.Independent, block, a):
     loc, scale = (_rows(each, block, -1) for each in loc_and_scale(joint))
     return Projected(_dot(loc, a), scale[..., None] * a)
+
+
+@_project_rows.register
+def _(joint: Stacked, block, a):
+    start = 0
+    for part in joint.parts.values():
+        if start == block.start:
+            return project(part, a)
+        start += math.prod(part.event_shape)
+    raise AssertionError(f"no part of {joint} begins at {block.start}")
 
 
 @_project_rows.register

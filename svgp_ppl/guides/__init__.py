@@ -1,0 +1,11 @@
+"""Ready-made beliefs: guides that a model is fitted with.
+
+Each is a NumPyro ``AutoGuide``: the whitened values of every process get a belief, all
+other latent sites another guide, ``rest`` (point estimates unless told otherwise).
+"""
+
+from svgp_ppl.guides.coupled import AutoCoupled
+from svgp_ppl.guides.gaussian import AutoGaussian
+from svgp_ppl.guides.mixture import AutoMixture
+
+__all__ = ["AutoCoupled", "AutoGaussian", "AutoMixture"]

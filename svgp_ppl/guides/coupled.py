@@ -1,0 +1,80 @@
+"""One Gaussian over the whitened values of several processes (Adam 2017)."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from svgp_ppl.guides.processes import Held, ProcessGuide, full_covariance
+
+__all__ = ["AutoCoupled"]
+
+
+class AutoCoupled(ProcessGuide):
+    """q(v₁, …, v_C) = N(m, S) with one full covariance over the stacked v.
+
+    The posterior of additive processes is strongly correlated: the data speak of their
+    sum. Independent beliefs cannot hold that, and pay for it in the bound and in every
+    statement about one of the processes (Adam 2017).
+
+    The belief of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
+    parameters ``auto_f_g_loc``, [ΣM], and ``auto_f_g_scale_tril``, [ΣM, ΣM]; several
+    outputs of one process are stacked too. It starts at the prior, N(0, I).
+
+    Args:
+        model: The model.
+        blocks: Names of the processes of each block; all processes in one block if
+            None. A process in no block has a Gaussian of its own, as in
+            :class:`AutoGaussian`.
+        rest: A NumPyro autoguide class (or function of a model) for the other latent
+            sites; ``AutoDelta`` finds their maximum a posteriori values.
+        prefix: Prefix of the parameter names.
+
+    Raises:
+        ValueError: A block names no process of the model, or two name the same one.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> guide = gp.AutoCoupled(model)  # doctest: +SKIP
+        >>> guide = gp.AutoCoupled(model, [["f", "g"]])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        blocks: Sequence[Sequence[str]] | None = None,
+        **options,
+    ):
+        if isinstance(blocks, str) or any(isinstance(b, str) for b in blocks or ()):
+            raise ValueError(
+                "blocks must be a list of lists of names, such as [['f', 'g']], and is "
+                f"{blocks!r}."
+            )
+        self.blocks = blocks if blocks is None else [list(names) for names in blocks]
+        super().__init__(model, **options)
+
+    def _setup_prototype(self, *args, **kwargs):
+        super()._setup_prototype(*args, **kwargs)
+        named = [name for names in self.blocks or [] for name in names]
+        unknown = set(named) - set(self._shapes)
+        if unknown:
+            raise ValueError(
+                f"blocks name {sorted(unknown)}; the processes of the model are "
+                f"{sorted(self._shapes)}."
+            )
+        twice = {name for name in named if named.count(name) > 1}
+        if twice:
+            raise ValueError(
+                f"{sorted(twice)} stand in more than one block: one belief has to hold "
+                "all that a process is coupled with."
+            )
+
+    def _beliefs(self, param: Callable) -> dict[str, Held]:
+        blocks = [list(self._shapes)] if self.blocks is None else self.blocks
+        held, free = {}, dict(self._shapes)
+        for names in blocks:
+            members = {name: free.pop(name) for name in names}
+            group = "_".join([self.prefix, *members])
+            size = sum(math.prod(shape) for shape in members.values())
+            held[group] = Held(full_covariance(group, (size,), param), members)
+        for name, shape in free.items():
+            held[name] = Held(full_covariance(f"{self.prefix}_{name}", shape, param))
+        return held

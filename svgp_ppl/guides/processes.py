@@ -1,0 +1,215 @@
+"""What the guides have in common: beliefs for the processes, a guide for the rest."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro.distributions import constraints
+from numpyro.handlers import block, seed, trace
+from numpyro.infer.autoguide import AutoDelta, AutoGuide
+
+from svgp_ppl.beliefs import log_weights, split
+from svgp_ppl.primitives import Expected, is_inducing
+
+__all__ = ["Held", "ProcessGuide", "full_covariance", "param"]
+
+
+class Held(NamedTuple):
+    """A belief, and the processes that share it.
+
+    ``members`` maps process names to the shapes of their v, in the order in which they
+    are stacked; None for the belief of one process alone.
+    """
+
+    belief: dist.Distribution
+    members: Mapping[str, tuple[int, ...]] | None = None
+
+
+class ProcessGuide(AutoGuide):
+    """A guide made of beliefs over the whitened values, and another for the rest.
+
+    A subclass says which beliefs: ``_beliefs(param)``, where ``param`` is called like
+    ``numpyro.param`` for each of its parameters.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        rest: Callable[[Callable], AutoGuide] = AutoDelta,
+        prefix: str = "auto",
+        **options,
+    ):
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._rest_of, self._rest = rest, None
+        super().__init__(block(model, hide_fn=_is_absent), prefix=prefix, **options)
+
+    @abstractmethod
+    def _beliefs(self, param: Callable) -> dict[str, Held]:
+        """Name of a site -> belief; the name of a process where it has its own."""
+
+    def _setup_prototype(self, *args, **kwargs):
+        # Shapes are all that is needed; NumPyro's set-up also evaluates the density.
+        with block():
+            run = seed(self.model, numpyro.prng_key())
+            self.prototype_trace = trace(run).get_trace(*args, **kwargs)
+        latent = {
+            name: site
+            for name, site in dict(self.prototype_trace or {}).items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        self._shapes = {
+            name: site["fn"].event_shape
+            for name, site in latent.items()
+            if is_inducing(site)
+        }
+        if not self._shapes:
+            raise ValueError(
+                "the model has no sparse_gp site for this guide to hold a belief of; "
+                "use a guide of numpyro.infer.autoguide."
+            )
+        if len(latent) > len(self._shapes):
+            self._rest = self._rest_of(block(self.model, hide_fn=_is_hidden))
+
+    def __call__(self, *args, **kwargs):
+        """Sample v of every process and the other latent sites."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        values = {} if self._rest is None else dict(self._rest(*args, **kwargs))
+        for name, (belief, members) in self._beliefs(param).items():
+            if members is None:
+                values[name] = numpyro.sample(name, belief)
+                continue
+            joint = numpyro.sample(name, belief, infer={"is_auxiliary": True})
+            for process, share in split(
+                name, belief, jnp.asarray(joint), members
+            ).items():
+                values[process] = numpyro.sample(process, share)
+        return values
+
+    def _fitted(self, params: dict) -> dict[str, Held]:
+        if self.prototype_trace is None:
+            raise ValueError(
+                "the guide has not seen the model's arguments yet: fit it, or run it "
+                "once under numpyro.handlers.seed."
+            )
+
+        def lookup(name, initial, constraint=None):
+            return params[name]
+
+        return self._beliefs(lookup)
+
+    def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
+        """Draws of v and of the other latent sites, by site name."""
+        key_rest, key = random.split(rng_key)
+        values = {}
+        if self._rest is not None:
+            values = self._rest.sample_posterior(
+                key_rest, params, *args, sample_shape=sample_shape, **kwargs
+            )
+        held = self._fitted(params)
+        for one, (name, (belief, members)) in zip(
+            random.split(key, len(held)), held.items()
+        ):
+            draws = jnp.asarray(belief.sample(one, sample_shape))
+            values |= _unstack(name, draws, members)
+        return values
+
+    def median(self, params):
+        """The median of each latent site."""
+        return self._point(params, jnp.asarray(0.5))
+
+    def quantiles(self, params, quantiles):
+        """Quantiles of each latent site, along a new first axis."""
+        return self._point(params, jnp.asarray(quantiles))
+
+    def _point(self, params: dict, q: jax.Array) -> dict:
+        if self._rest is None:
+            values = {}
+        elif isinstance(self._rest, AutoDelta):  # every quantile of a point is it
+            points = self._rest.median(params).items()
+            values = {n: jnp.broadcast_to(v, (*q.shape, *v.shape)) for n, v in points}
+        else:
+            values = dict(self._rest.quantiles(params, q))
+        for name, (belief, members) in self._fitted(params).items():
+            values |= _unstack(name, _quantiles(belief, q), members)
+        return values
+
+
+def param(name: str, initial, constraint=constraints.real):
+    """A parameter of a belief."""
+    return numpyro.param(name, initial, constraint=constraint)
+
+
+def full_covariance(
+    name: str, shape: tuple[int, ...], param: Callable
+) -> dist.Distribution:
+    """N(m, S Sᵀ) for each output, from ``name``_loc and ``name``_scale_tril.
+
+    It starts at the prior, N(0, I).
+    """
+    dtype = jnp.result_type(float)
+    loc = param(f"{name}_loc", jnp.zeros(shape, dtype))
+    eye = jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
+    scale_tril = param(f"{name}_scale_tril", eye, constraints.softplus_lower_cholesky)
+    belief = dist.MultivariateNormal(loc, scale_tril=scale_tril)
+    return belief.to_event(len(shape) - 1)
+
+
+def _unstack(name: str, value: jax.Array, members: Mapping | None) -> dict:
+    """The values of each process, from those of a joint belief, [..., ΣM]."""
+    if members is None:
+        return {name: value}
+    values, start = {}, 0
+    for process, shape in members.items():
+        part = value[..., start : start + math.prod(shape)]
+        values[process] = part.reshape(*part.shape[:-1], *shape)
+        start += math.prod(shape)
+    return values
+
+
+def _quantiles(belief: Any, q: jax.Array) -> jax.Array:
+    """Quantiles of every whitened value, shape of q + event shape."""
+    q = q.reshape(q.shape + (1,) * len(belief.event_shape))
+    log_pi = log_weights(belief)
+    if log_pi is None:
+        return dist.Normal(belief.mean, jnp.sqrt(belief.variance)).icdf(q)
+    components = belief.component_distribution
+    each = dist.Normal(components.mean, jnp.sqrt(components.variance))
+    weights = jnp.exp(log_pi)[:, None]
+    # The quantiles of the components are on both sides of that of the mixture.
+    ends = each.icdf(q[..., None, :])
+    low, high = jnp.min(ends, axis=-2), jnp.max(ends, axis=-2)
+
+    def halve(_, interval):
+        low, high = interval
+        middle = (low + high) / 2
+        below = jnp.sum(weights * each.cdf(middle[..., None, :]), axis=-2) < q
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
+    return (low + high) / 2
+
+
+def _is_data(site: dict) -> bool:
+    return site["type"] == "sample" and isinstance(site["fn"], Expected)
+
+
+def _is_absent(site: dict) -> bool:
+    """Data that were not passed: a guide may run at new inputs, where y is unknown."""
+    return _is_data(site) and not site["is_observed"]
+
+
+def _is_hidden(site: dict) -> bool:
+    """What the other guide must not see: the processes, and what is deterministic.
+
+    Nor their data: NumPyro would evaluate the density and its gradient once, operation
+    by operation, to see that the start is finite; ``fit`` sees it in the bound.
+    """
+    return _is_data(site) or is_inducing(site) or site["type"] == "deterministic"
