@@ -1,0 +1,36 @@
+"""The published experiments, at the settings of benchmarks/papers."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import svgp_ppl as gp
+
+PAPERS = Path(__file__).parent.parent / "benchmarks" / "papers"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, PAPERS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_coupled_beliefs_reach_their_closed_forms():
+    # Adam (2017), table 1, against the optima and the exact process.
+    coupled = load("coupled")
+    x, y = coupled.data(1)
+    theta, _, exact = coupled.exact(x, y)
+    guides = {"coupled": gp.AutoCoupled, "mean field": gp.AutoGaussian}
+    for m in (10, 30):
+        best = coupled.best_bounds(theta, m, x, y)
+        for name, guide in guides.items():
+            bound, row = coupled.fitted(guide, theta, m, x, y, 6000)
+            assert best[name] - 0.05 < bound <= best[name] + 1e-6, (name, m)
+            if name == "mean field":
+                assert row[2] == 0.0 and row[1] == row[3]
+            elif m == 30:
+                np.testing.assert_allclose(row, exact, rtol=0.01)
