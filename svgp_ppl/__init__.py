@@ -23,6 +23,7 @@ from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
 from svgp_ppl.guides import AutoCoupled, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
+from svgp_ppl.natural_gradient import natural_gradient
 from svgp_ppl.predict import Prediction, predict
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 
@@ -48,6 +49,7 @@ __all__ = [
     "kernels",
     "likelihoods",
     "mcmc",
+    "natural_gradient",
     "observe",
     "plots",
     "predict",

@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "guides": {"beliefs", "primitives"},
     "failures": {"kernels", "linalg", "primitives"},
     "fit": {"arguments", "elbo", "failures"},
+    "natural_gradient": {"lapack", "linalg"},
     "mcmc.chains": set(),
     "mcmc.nuts": set(),
     "mcmc.target": {"arguments"},
@@ -83,7 +84,7 @@ HOMES = {
     "blackjax": {"mcmc"},
     "arviz": {"diagnostics"},
     "matplotlib": {"plots"},
-    "optax": {"fit"},
+    "optax": {"fit", "natural_gradient"},
     "tqdm": {"fit", "mcmc"},
     "threadpoolctl": {"linalg"},
 }

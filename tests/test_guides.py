@@ -186,13 +186,18 @@ def mixture_params(covariance, num_components, seed=0):
     shape = (num_components, 7)
     params = {"auto_logits": rng.normal(size=num_components)}
     for name in PROCESSES:
-        params[f"auto_{name}_loc"] = rng.normal(size=shape)
+        params[f"auto_{name}_locs"] = rng.normal(size=shape)
         if covariance == "diagonal":
-            params[f"auto_{name}_scale"] = rng.uniform(0.3, 1.5, size=shape)
+            params[f"auto_{name}_scales"] = rng.uniform(0.3, 1.5, size=shape)
         else:
             tril = np.tril(0.3 * rng.normal(size=(*shape, 7)), -1) + 0.7 * np.eye(7)
-            params[f"auto_{name}_scale_tril"] = tril
+            params[f"auto_{name}_scale_trils"] = tril
     return jax.tree.map(jnp.asarray, params)
+
+
+def first_of(params):
+    """The first component, as the parameters of AutoGaussian."""
+    return {n.removesuffix("s"): v[0] for n, v in params.items() if n != "auto_logits"}
 
 
 @both_precisions
@@ -200,7 +205,7 @@ def mixture_params(covariance, num_components, seed=0):
 @pytest.mark.parametrize("entropy", ["jensen", "pairwise", "monte_carlo"])
 def test_one_component_is_the_gaussian(precision, covariance, entropy):
     params = mixture_params(covariance, 1)
-    single = {n: v[0] for n, v in params.items() if n != "auto_logits"}
+    single = first_of(params)
     mixture = gp.AutoMixture(additive, 1, covariance)
     gaussian = gp.AutoGaussian(additive, covariance)
     losses = (
@@ -214,8 +219,8 @@ def test_one_component_is_the_gaussian(precision, covariance, entropy):
 @pytest.mark.parametrize("entropy", ["jensen", "pairwise", "monte_carlo"])
 def test_mixture_equals_one_over_the_stacked_values(covariance, entropy):
     params = mixture_params(covariance, 3)
-    locs = np.concatenate([params["auto_f_loc"], params["auto_g_loc"]], axis=1)
-    key = "scale" if covariance == "diagonal" else "scale_tril"
+    locs = np.concatenate([params["auto_f_locs"], params["auto_g_locs"]], axis=1)
+    key = "scales" if covariance == "diagonal" else "scale_trils"
     factors = zip(params[f"auto_f_{key}"], params[f"auto_g_{key}"])
     if covariance == "diagonal":
         trils = np.stack([np.diag(np.concatenate(pair)) for pair in factors])
@@ -244,21 +249,21 @@ def test_mixture_equals_one_over_the_stacked_values(covariance, entropy):
 def test_pairwise_bound_is_exact_for_equal_and_for_distant_components():
     params = mixture_params("full", 2) | {"auto_logits": jnp.zeros(2)}
     for name in PROCESSES:  # two components of one covariance
-        tril = params[f"auto_{name}_scale_tril"]
-        params[f"auto_{name}_scale_tril"] = jnp.stack([tril[0], tril[0]])
+        tril = params[f"auto_{name}_scale_trils"]
+        params[f"auto_{name}_scale_trils"] = jnp.stack([tril[0], tril[0]])
     belief = gp.AutoMixture(additive, 2, "full")
     loss_of(belief, params)
 
     def divergence(apart, entropy):
         moved = dict(params)
         for name in PROCESSES:
-            loc = params[f"auto_{name}_loc"][0]
-            moved[f"auto_{name}_loc"] = jnp.stack([loc, loc + apart])
+            loc = params[f"auto_{name}_locs"][0]
+            moved[f"auto_{name}_locs"] = jnp.stack([loc, loc + apart])
         held = belief._fitted(moved)["auto_mixture"].belief
         return gp.beliefs.kl_to_white(held, entropy=entropy, key=random.key(0))
 
     # Equal: the divergence of the one Gaussian. Far apart: less by log 2.
-    single = {n: v[0] for n, v in params.items() if n != "auto_logits"}
+    single = first_of(params)
     gaussian = gp.AutoGaussian(additive)
     loss_of(gaussian, single)
     expected = sum(

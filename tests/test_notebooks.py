@@ -32,6 +32,8 @@ def run(code: str, tmp_path: Path, **environment: str) -> str:
         "PYTHONPATH": str(ROOT),
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        # Nothing here runs for long: most of the time goes into compilation.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         **environment,
     }
     done = subprocess.run(

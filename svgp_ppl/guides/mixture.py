@@ -24,8 +24,8 @@ class AutoMixture(ProcessGuide):
     values costs more than a second mode gains; compare numbers of components under
     ``MarginalELBO(entropy="pairwise")``.
 
-    Parameters: ``auto_logits``, [K]; for process ``f`` ``auto_f_loc``, [K, M] (or
-    [K, P, M]), and ``auto_f_scale`` of that shape or ``auto_f_scale_tril``, one axis
+    Parameters: ``auto_logits``, [K]; for process ``f`` ``auto_f_locs``, [K, M] (or
+    [K, P, M]), and ``auto_f_scales`` of that shape or ``auto_f_scale_trils``, one axis
     more. Equal components would stay equal: they start at means drawn from the prior,
     in pairs of opposite sign, so that a posterior that is symmetric under a change of
     sign gives both of a pair the same chance. A single one starts at the prior, like
@@ -85,15 +85,17 @@ class AutoMixture(ProcessGuide):
             half = random.normal(key, ((self.num_components + 1) // 2, *shape), dtype)
             return jnp.concatenate([half, -half])[: self.num_components]
 
-        loc = param(f"{name}_loc", start)
+        loc = param(f"{name}_locs", start)
         if self.covariance == "diagonal":
             scale = param(
-                f"{name}_scale", jnp.ones(several, dtype), constraints.softplus_positive
+                f"{name}_scales",
+                jnp.ones(several, dtype),
+                constraints.softplus_positive,
             )
             return dist.Normal(loc, scale).to_event(len(shape))
         eye = jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), (*several, shape[-1]))
         scale_tril = param(
-            f"{name}_scale_tril", eye, constraints.softplus_lower_cholesky
+            f"{name}_scale_trils", eye, constraints.softplus_lower_cholesky
         )
         return dist.MultivariateNormal(loc, scale_tril=scale_tril).to_event(
             len(shape) - 1
