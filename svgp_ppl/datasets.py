@@ -39,7 +39,7 @@ def coal() -> Counts:
     Embedded in the package. Source: Jarrett (1979), Biometrika 66:191.
 
     Returns:
-        x: years, [112, 1]; y: disasters in that year, [112]; width: 1 year.
+        The years, [112, 1], the disasters in each, [112], and the width of a bin, 1.
 
     Example:
         >>> from svgp_ppl import datasets
