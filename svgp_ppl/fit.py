@@ -108,7 +108,8 @@ def fit(
 
     Raises:
         ValueError: The arguments are not what the model expects, the guide misses a
-            process, or ``num_steps`` is not positive.
+            process, ``num_steps`` is not positive, or the loss would have wrong
+            gradients because draws of the guide are not reparameterised.
         NonFiniteBoundError: The bound is NaN or infinite; says which process or site.
 
     Example:

@@ -8,7 +8,7 @@ easily: two processes in a model whose chains are vectorised, or ``lax.map`` wit
 0.10 (docs/decisions/0009).
 
 Here every call has one matrix: under ``vmap`` the matrices follow one another in a
-loop, which for the few matrices of vectorised chains costs what the batched call costs.
+loop (what that costs is in the record).
 Accelerators keep the batched call.
 """
 
@@ -20,7 +20,7 @@ from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-__all__ = ["factor", "solve"]
+__all__ = ["factor", "lower_half", "solve"]
 
 
 def _one_at_a_time(function: Callable) -> Callable:
@@ -60,13 +60,18 @@ def factor(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
 def _factor_tangent(primals, tangents):
     """L̇ = L Φ(L⁻¹ Ȧ L⁻ᵀ), Φ the lower triangle with half the diagonal.
 
-    Murray (2016), Differentiation of the Cholesky decomposition, equation 7.
+    Murray (2016), Differentiation of the Cholesky decomposition, forward mode.
     """
     tril = factor(*primals)
     (tangent,) = tangents
     inner = solve(tril, solve(tril, (tangent + tangent.T) / 2).T)
-    half = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner)) / 2
+    half = lower_half(inner)
     return tril, jnp.matmul(tril, half, precision=jax.lax.Precision.HIGHEST)
+
+
+def lower_half(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Φ(a): the lower triangle with half the diagonal."""
+    return jnp.tril(a) - jnp.diag(jnp.diagonal(a)) / 2
 
 
 def solve(tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Float[Array, "M N"]:

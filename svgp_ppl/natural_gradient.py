@@ -1,7 +1,7 @@
 """Natural gradients for Gaussian beliefs, as an optax transformation.
 
 A Gaussian q(v) = N(m, S) moves along the gradient in its expectation parameters, added
-to its natural ones: θ ← θ − γ ∂ℓ/∂η (Salimbeni, Eleftheriadis & Hensman 2018, eq. 7),
+to its natural ones: θ ← θ − γ ∂ℓ/∂η (Salimbeni, Eleftheriadis & Hensman 2018),
 with ℓ the loss. For S = L Lᵀ that is
 
     S⁻¹ ← S⁻¹ + 2γ ∂ℓ/∂S = L⁻ᵀ B L⁻¹,   B = I + γ (Φ + Φᵀ),   m ← m − γ S ∂ℓ/∂m,
@@ -47,7 +47,7 @@ def natural_gradient(
     """Natural gradients for Gaussian beliefs, ``rest`` for all other parameters.
 
     For ``gp.fit(optimizer=...)`` and for NumPyro's ``SVI`` alike. On a conjugate model
-    one step of rate 1 is the exact posterior; elsewhere a rate of 0.1 is usual.
+    one step of rate 1 is the exact posterior; elsewhere take smaller ones.
 
     Args:
         rate: Length γ of the natural step, in (0, 1], or an optax schedule of it.
@@ -59,8 +59,8 @@ def natural_gradient(
         alternate: Whether steps alternate, beliefs first; both at once otherwise.
 
     Raises:
-        ValueError: ``rate`` is not in (0, 1], or (at the first step) there is no such
-            belief among the parameters.
+        ValueError: ``rate`` is not in (0, 1], or (when it is first used) there is no
+            such belief among the parameters.
 
     Example:
         >>> import svgp_ppl as gp
@@ -85,26 +85,35 @@ def natural_gradient(
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("natural gradients need the parameters: update(g, s, p).")
-        gradients, moves = updates, {}
+        gradients = updates
         pairs, free = divide(params)
         turn = state.count // 2 if alternate else state.count
         length = jnp.asarray(rate(turn) if callable(rate) else rate)
-        for loc, factor in pairs.items():
-            tril = transform(params[factor])
-            (slope,) = jax.vjp(transform.inv, tril)[1](gradients[factor])
-            moved = _step(
-                params[loc], tril, gradients[loc], slope, length.astype(tril.dtype)
+
+        def move_beliefs():
+            moves = {}
+            for loc, factor in pairs.items():
+                tril = transform(params[factor])
+                (slope,) = jax.vjp(transform.inv, tril)[1](gradients[factor])
+                moved = _step(
+                    params[loc], tril, gradients[loc], slope, length.astype(tril.dtype)
+                )
+                moves[loc] = moved[0] - params[loc]
+                moves[factor] = transform.inv(moved[1]) - params[factor]
+            return moves
+
+        def move_rest():
+            return others.update({n: gradients[n] for n in free}, state.rest, free)
+
+        if alternate:  # what is not its turn is not computed either
+            held = {n: params[n] for n in (*pairs.keys(), *pairs.values())}
+            moves, rest_updates, rest_state = jax.lax.cond(
+                state.count % 2 == 0,
+                lambda: (move_beliefs(), _zeros(free), state.rest),
+                lambda: (_zeros(held), *move_rest()),
             )
-            moves[loc] = moved[0] - params[loc]
-            moves[factor] = transform.inv(moved[1]) - params[factor]
-        rest_updates, rest_state = others.update(
-            {n: gradients[n] for n in free}, state.rest, free
-        )
-        if alternate:
-            natural = state.count % 2 == 0
-            moves = _where(natural, moves, _zeros(moves))
-            rest_updates = _where(natural, _zeros(rest_updates), rest_updates)
-            rest_state = _where(natural, state.rest, rest_state)
+        else:
+            moves, (rest_updates, rest_state) = move_beliefs(), move_rest()
         state = NaturalGradientState(state.count + 1, rest_state)
         return moves | rest_updates, state
 
@@ -127,8 +136,7 @@ def _step_one(
     d_scale_tril: Float[Array, "M M"],
     rate: Float[Array, ""],
 ) -> tuple[Array, Array]:
-    inner = jnp.tril(matmul(scale_tril.T, d_scale_tril))
-    half = inner - jnp.diag(jnp.diagonal(inner)) / 2
+    half = lapack.lower_half(matmul(scale_tril.T, d_scale_tril))
     direction, eye = half + half.T, jnp.eye(len(loc), dtype=loc.dtype)
 
     def reversed_factor(rate):
@@ -165,10 +173,6 @@ def _require(pairs: dict[str, str], params: dict) -> None:
             "AutoGaussian's and AutoCoupled's; name those of a guide written by hand "
             "in beliefs={'loc': 'scale_tril'}."
         )
-
-
-def _where(condition, yes, no):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def _zeros(tree):

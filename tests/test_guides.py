@@ -280,6 +280,11 @@ def test_pairwise_bound_is_exact_for_equal_and_for_distant_components():
     )
     np.testing.assert_allclose(divergence(0.0, "pairwise"), expected, rtol=1e-10)
     far = divergence(50.0, "pairwise")
+    moved = {n: v + 50.0 if n.endswith("_loc") else v for n, v in single.items()}
+    other = sum(
+        gp.beliefs.kl_to_white(h.belief) for h in gaussian._fitted(moved).values()
+    )
+    np.testing.assert_allclose(far, (expected + other) / 2 - np.log(2), rtol=1e-12)
     np.testing.assert_allclose(far, divergence(50.0, "monte_carlo"), atol=5.0)
     jensen = divergence(50.0, "jensen")
     np.testing.assert_allclose(jensen - far, 14 * (1 - np.log(2)) / 2, rtol=1e-9)

@@ -19,6 +19,7 @@ from svgp_ppl.beliefs.joint import (
     is_coupled,
     log_weights,
     split,
+    unstack,
 )
 from svgp_ppl.beliefs.projection import Projected, full_gaussian, is_belief, project
 
@@ -35,4 +36,5 @@ __all__ = [
     "log_weights",
     "project",
     "split",
+    "unstack",
 ]

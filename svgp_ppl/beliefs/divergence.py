@@ -36,7 +36,7 @@ def kl_to_white(
     is either bounded from below, −Σ_k π_k log Σ_j π_j N(m_k; m_j, S_k + S_j) (Dezfouli
     & Bonilla 2015, eq. 19), or by Σ_k π_k (H_k − log Σ_j π_j exp(−B_kj)) with the
     entropies H_k and Bhattacharyya distances B_kj of the components (Kolchinsky &
-    Tracey 2017, eq. 10 with α = ½), or estimated without bias from draws of each
+    Tracey 2017, with α = ½), or estimated without bias from draws of each
     component. The second bound is exact where the components are equal or far apart;
     the first is then too low by up to (1 − log 2)/2 nats for every whitened value.
 

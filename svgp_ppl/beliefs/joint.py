@@ -17,6 +17,7 @@ __all__ = [
     "log_mixing",
     "log_weights",
     "split",
+    "unstack",
 ]
 
 
@@ -106,14 +107,18 @@ class Stacked(dist.Distribution):
         return sum(part.log_prob(v) for part, v in pairs)
 
     def unstack(self, value: Array) -> dict[str, Array]:
-        """Stacked values [.., ΣM] -> process name -> values, [.., M] or [.., P, M]."""
-        values, start = {}, 0
-        for name, part in self.parts.items():
-            stop = start + math.prod(part.event_shape)
-            shape = (*value.shape[:-1], *part.event_shape)
-            values[name] = value[..., start:stop].reshape(shape)
-            start = stop
-        return values
+        """The values of each part, from stacked ones, [.., ΣM]."""
+        return unstack(value, {n: p.event_shape for n, p in self.parts.items()})
+
+
+def unstack(value: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
+    """Stacked values [.., ΣM] -> process name -> values, [.., M] or [.., P, M]."""
+    values, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + math.prod(shape)
+        values[name] = value[..., start:stop].reshape(*value.shape[:-1], *shape)
+        start = stop
+    return values
 
 
 def split(

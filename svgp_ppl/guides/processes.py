@@ -1,6 +1,5 @@
 """What the guides have in common: beliefs for the processes, a guide for the rest."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block, seed, trace
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
-from svgp_ppl.beliefs import log_weights, split
+from svgp_ppl.beliefs import log_weights, split, unstack
 from svgp_ppl.primitives import Expected, is_inducing
 
 __all__ = ["Held", "ProcessGuide", "full_covariance", "param"]
@@ -118,7 +117,7 @@ class ProcessGuide(AutoGuide):
             random.split(key, len(held)), held.items()
         ):
             draws = jnp.asarray(belief.sample(one, sample_shape))
-            values |= _unstack(name, draws, members)
+            values |= _by_process(name, draws, members)
         return values
 
     def median(self, params):
@@ -138,7 +137,7 @@ class ProcessGuide(AutoGuide):
         else:
             values = dict(self._rest.quantiles(params, q))
         for name, (belief, members) in self._fitted(params).items():
-            values |= _unstack(name, _quantiles(belief, q), members)
+            values |= _by_process(name, _quantiles(belief, q), members)
         return values
 
 
@@ -162,16 +161,9 @@ def full_covariance(
     return belief.to_event(len(shape) - 1)
 
 
-def _unstack(name: str, value: jax.Array, members: Mapping | None) -> dict:
-    """The values of each process, from those of a joint belief, [..., ΣM]."""
-    if members is None:
-        return {name: value}
-    values, start = {}, 0
-    for process, shape in members.items():
-        part = value[..., start : start + math.prod(shape)]
-        values[process] = part.reshape(*part.shape[:-1], *shape)
-        start += math.prod(shape)
-    return values
+def _by_process(name: str, value: jax.Array, members: Mapping | None) -> dict:
+    """The values of each process, from those of a belief."""
+    return {name: value} if members is None else unstack(value, members)
 
 
 def _quantiles(belief: Any, q: jax.Array) -> jax.Array:
