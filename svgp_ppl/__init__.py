@@ -10,6 +10,7 @@ Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``fit``, ``sample`
 from svgp_ppl import (
     beliefs,
     datasets,
+    deep,
     diagnostics,
     expectations,
     inducing,
@@ -20,7 +21,7 @@ from svgp_ppl import (
 )
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
-from svgp_ppl.guides import AutoCoupled, AutoGaussian, AutoMixture
+from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.natural_gradient import natural_gradient
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoCoupled",
+    "AutoDeep",
     "AutoGaussian",
     "AutoMixture",
     "Expected",
@@ -42,6 +44,7 @@ __all__ = [
     "SparseGP",
     "beliefs",
     "datasets",
+    "deep",
     "diagnostics",
     "expectations",
     "fit",

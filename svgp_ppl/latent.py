@@ -103,6 +103,11 @@ class Latent:
         """(N,) for one component, (N, Q) for several."""
         return (self.num_data,) if self.is_single else (self.num_data, len(self.terms))
 
+    @property
+    def process_names(self) -> frozenset[str]:
+        """Names of the processes that it depends on."""
+        return frozenset(view.process.name for t in self.terms for view, _ in t)
+
     # ------------------------------------------------------------------- the algebra
 
     def __add__(self, other):

@@ -22,7 +22,7 @@ from svgp_ppl.diagnostics import group
 from svgp_ppl.elbo import hold_beliefs, marginalised
 from svgp_ppl.fit import Fit
 from svgp_ppl.predictive import predictive_probabilities
-from svgp_ppl.primitives import Expected, is_inducing
+from svgp_ppl.primitives import Expected, is_inducing, is_layer
 
 __all__ = ["Prediction", "predict"]
 
@@ -238,7 +238,7 @@ def _draws(model, held: _Guide, args, kwargs) -> bool:
         s["type"] == "sample" and n not in held_as_beliefs and not _is_point(s["fn"])
         for n, s in guide_trace.items()
     )
-    has_layers = any(s.get("infer", {}).get("layer") for s in sites.values())
+    has_layers = any(map(is_layer, sites.values()))
     return random_guide or has_layers
 
 

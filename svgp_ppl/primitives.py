@@ -34,7 +34,14 @@ from svgp_ppl.linalg import cholesky, safe_sqrt
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.predictive import log_predictive_density, predictive_mean_and_variance
 
-__all__ = ["Expected", "is_inducing", "observe", "propagate", "sparse_gp"]
+__all__ = [
+    "Expected",
+    "is_inducing",
+    "is_layer",
+    "observe",
+    "propagate",
+    "sparse_gp",
+]
 
 
 def sparse_gp(
@@ -102,6 +109,11 @@ def sparse_gp(
 def is_inducing(site: dict) -> bool:
     """Whether a site of a trace holds the whitened values of a process."""
     return site["type"] == "sample" and "inducing" in site["infer"]
+
+
+def is_layer(site: dict) -> bool:
+    """Whether a site of a trace holds the draw of a layer."""
+    return site["type"] == "deterministic" and "layer" in site.get("infer", {})
 
 
 def observe(
@@ -293,13 +305,13 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
         )
     noise = random.normal(key, marginal.mean.shape, marginal.mean.dtype)
     value = marginal.mean + safe_sqrt(marginal.variance) * noise
-    # numpyro.deterministic, marked so that nobody stores the draws of a layer.
+    # numpyro.deterministic, marked as a layer: nobody stores its draws.
     message = {
         "type": "deterministic",
         "name": name,
         "value": value.reshape(latent.num_data, -1),
         "cond_indep_stack": [],
-        "infer": {"layer": True},
+        "infer": {"layer": latent.process_names},
     }
     return apply_stack(message)["value"]
 

@@ -14,6 +14,7 @@ from numpyro.infer.util import log_density
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
+from svgp_ppl.mcmc.target import make_target
 from tests.models import Walk, projection
 
 X = np.linspace(-1.0, 1.0, 12)[:, None]
@@ -164,6 +165,71 @@ def test_deep_model_is_sampled_and_predicted():
     at_new = gp.predict(deep_model, draws, X[:5], key=KEYS[2])["y"]
     assert at_new.mean.shape == (5,)
     assert np.all(at_new.variance > 0.2**2)
+
+
+def test_density_is_averaged_over_the_nodes():
+    target = make_target(KEYS[0], deep_model, (X, Y), {}, {}, num_nodes=3)
+    v = {"inner": 0.1 * jnp.arange(8.0).reshape(2, 4), "outer": jnp.arange(4.0)}
+    each = [
+        log_density(handlers.seed(deep_model, key), (X, Y), {}, v)[0]
+        for key in target.node_keys
+    ]
+    assert len(set(map(float, each))) == 3
+    density = target.logdensity_fn(v, target.data)
+    np.testing.assert_allclose(density, np.mean(each), rtol=1e-12)
+
+
+def test_density_of_many_nodes_is_the_integral_over_the_layer():
+    x, y = X[3:4], Y[3:4]
+    v = {"inner": 0.3 * jnp.arange(8.0).reshape(2, 4) - 1, "outer": jnp.arange(4.0)}
+
+    # h ~ N(m, s² I) in two dimensions, by tensor Gauss–Hermite.
+    a, residual = projection(x, Z_INNER, 0.3, 0.8)
+    centre = np.tile(x, 2) + a @ np.asarray(v["inner"]).T
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    grid = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
+    h = centre + np.sqrt(residual) * grid
+    a, residual = projection(h, Z_OUTER, 1.0, 0.9)
+    mean = a @ np.asarray(v["outer"])
+    inside = -0.5 * ((y - mean) ** 2 + residual) / 0.2**2 - np.log(
+        0.2 * np.sqrt(2 * np.pi)
+    )
+    product = np.outer(weights, weights).ravel() / (2 * np.pi)
+    prior = sum(dist.Normal().log_prob(value).sum() for value in v.values())
+
+    target = make_target(KEYS[1], deep_model, (x, y), {}, {}, num_nodes=40_000)
+    density = target.logdensity_fn(v, target.data) - prior
+    # 5 standard errors of the mean over the nodes.
+    spread = np.sqrt(product @ (inside - product @ inside) ** 2 / 40_000)
+    assert abs(density - product @ inside) < 5 * spread
+
+
+def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
+    draws = gp.sample(
+        KEYS[1],
+        deep_model,
+        X,
+        Y,
+        sampler=Walk(0.02),
+        num_chains=1,
+        num_warmup=1,
+        num_samples=2,
+        num_nodes=4,
+        log_likelihood=True,
+        progress=False,
+    )
+    came = group(draws, "log_likelihood")["y"][0, 1]
+    v = {n: value[0, 1] for n, value in group(draws, "posterior").items()}
+    key_target = random.split(KEYS[1], 3)[0]
+    target = make_target(key_target, deep_model, (X, Y), {}, {}, num_nodes=4)
+
+    def density(key):
+        run = handlers.substitute(handlers.seed(deep_model, key), data=v)
+        site = handlers.trace(run).get_trace(X, Y)["y"]
+        return site["fn"].log_predictive(Y)
+
+    each = np.stack([density(key) for key in target.node_keys])
+    np.testing.assert_allclose(came, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-9)
 
 
 def test_prediction_averages_over_the_draws_of_a_layer():

@@ -171,7 +171,7 @@ def test_wrong_blocks_are_explained(as_users_call, blocks, message):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((0,), "positive integer"), ((2, "banded"), "'diagonal' or 'full'")],
+    [((0,), "positive integer"), ((2, "banded"), "'full' or 'diagonal'")],
 )
 def test_wrong_mixtures_are_explained(as_users_call, arguments, message):
     with pytest.raises(ValueError, match=message):

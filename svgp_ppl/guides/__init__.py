@@ -5,7 +5,8 @@ other latent sites another guide, ``rest`` (point estimates unless told otherwis
 """
 
 from svgp_ppl.guides.coupled import AutoCoupled
+from svgp_ppl.guides.deep import AutoDeep
 from svgp_ppl.guides.gaussian import AutoGaussian
 from svgp_ppl.guides.mixture import AutoMixture
 
-__all__ = ["AutoCoupled", "AutoGaussian", "AutoMixture"]
+__all__ = ["AutoCoupled", "AutoDeep", "AutoGaussian", "AutoMixture"]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from svgp_ppl.guides.processes import Held, ProcessGuide, full_covariance
+from svgp_ppl.guides.processes import Held, ProcessGuide, gaussian
 
 __all__ = ["AutoCoupled"]
 
@@ -74,7 +74,7 @@ class AutoCoupled(ProcessGuide):
             members = {name: free.pop(name) for name in names}
             group = "_".join([self.prefix, *members])
             size = sum(math.prod(shape) for shape in members.values())
-            held[group] = Held(full_covariance(group, (size,), param), members)
+            held[group] = Held(gaussian(group, (size,), param), members)
         for name, shape in free.items():
-            held[name] = Held(full_covariance(f"{self.prefix}_{name}", shape, param))
+            held[name] = Held(gaussian(f"{self.prefix}_{name}", shape, param))
         return held

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Literal
 
-import jax.numpy as jnp
-import numpyro.distributions as dist
-from numpyro.distributions import constraints
-
-from svgp_ppl.guides.processes import Held, ProcessGuide, full_covariance
+from svgp_ppl.guides.processes import (
+    Held,
+    ProcessGuide,
+    gaussian,
+    require_covariance,
+)
 
 __all__ = ["AutoGaussian"]
 
@@ -38,23 +39,12 @@ class AutoGaussian(ProcessGuide):
         covariance: Literal["full", "diagonal"] = "full",
         **options,
     ):
-        if covariance not in ("full", "diagonal"):
-            raise ValueError(
-                f"covariance must be 'full' or 'diagonal', and not {covariance!r}."
-            )
+        require_covariance(covariance)
         self.covariance = covariance
         super().__init__(model, **options)
 
     def _beliefs(self, param: Callable) -> dict[str, Held]:
-        return {n: Held(self._one(n, s, param)) for n, s in self._shapes.items()}
-
-    def _one(self, name: str, shape: tuple, param: Callable) -> dist.Distribution:
-        name = f"{self.prefix}_{name}"
-        if self.covariance == "full":
-            return full_covariance(name, shape, param)
-        dtype = jnp.result_type(float)
-        loc = param(f"{name}_loc", jnp.zeros(shape, dtype))
-        scale = param(
-            f"{name}_scale", jnp.ones(shape, dtype), constraints.softplus_positive
-        )
-        return dist.Normal(loc, scale).to_event(len(shape))
+        return {
+            name: Held(gaussian(f"{self.prefix}_{name}", shape, param, self.covariance))
+            for name, shape in self._shapes.items()
+        }

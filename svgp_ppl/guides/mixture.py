@@ -9,7 +9,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 from svgp_ppl.beliefs import Stacked
-from svgp_ppl.guides.processes import Held, ProcessGuide
+from svgp_ppl.guides.processes import Held, ProcessGuide, require_covariance
 
 __all__ = ["AutoMixture"]
 
@@ -60,10 +60,7 @@ class AutoMixture(ProcessGuide):
             raise ValueError(
                 f"num_components must be a positive integer, and is {num_components!r}."
             )
-        if covariance not in ("diagonal", "full"):
-            raise ValueError(
-                f"covariance must be 'diagonal' or 'full', and not {covariance!r}."
-            )
+        require_covariance(covariance)
         self.num_components, self.covariance = num_components, covariance
         super().__init__(model, **options)
 

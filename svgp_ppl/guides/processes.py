@@ -16,7 +16,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuide
 from svgp_ppl.beliefs import log_weights, split, unstack
 from svgp_ppl.primitives import Expected, is_inducing
 
-__all__ = ["Held", "ProcessGuide", "full_covariance", "param"]
+__all__ = ["Held", "ProcessGuide", "gaussian", "param", "require_covariance"]
 
 
 class Held(NamedTuple):
@@ -146,17 +146,37 @@ def param(name: str, initial, constraint=constraints.real):
     return numpyro.param(name, initial, constraint=constraint)
 
 
-def full_covariance(
-    name: str, shape: tuple[int, ...], param: Callable
-) -> dist.Distribution:
-    """N(m, S Sᵀ) for each output, from ``name``_loc and ``name``_scale_tril.
+def require_covariance(covariance: str) -> None:
+    """Raise unless it is the name of a form of covariance."""
+    if covariance not in ("full", "diagonal"):
+        raise ValueError(
+            f"covariance must be 'full' or 'diagonal', and not {covariance!r}."
+        )
 
-    It starts at the prior, N(0, I).
+
+def gaussian(
+    name: str,
+    shape: tuple[int, ...],
+    param: Callable,
+    covariance: str = "full",
+    scale: float = 1.0,
+) -> dist.Distribution:
+    """N(m, S Sᵀ) for each output, starting at N(0, scale² I).
+
+    Its parameters are ``name``_loc, and ``name``_scale_tril or ``name``_scale.
     """
     dtype = jnp.result_type(float)
     loc = param(f"{name}_loc", jnp.zeros(shape, dtype))
-    eye = jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
-    scale_tril = param(f"{name}_scale_tril", eye, constraints.softplus_lower_cholesky)
+    if covariance == "diagonal":
+        start = jnp.full(shape, scale, dtype)
+        scales = param(f"{name}_scale", start, constraints.softplus_positive)
+        return dist.Normal(loc, scales).to_event(len(shape))
+    eye = scale * jnp.eye(shape[-1], dtype=dtype)
+    scale_tril = param(
+        f"{name}_scale_tril",
+        jnp.broadcast_to(eye, (*shape, shape[-1])),
+        constraints.softplus_lower_cholesky,
+    )
     belief = dist.MultivariateNormal(loc, scale_tril=scale_tril)
     return belief.to_event(len(shape) - 1)
 

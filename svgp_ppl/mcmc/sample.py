@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jax.scipy.special import logsumexp
 from numpyro.handlers import substitute, trace
 
 from svgp_ppl.diagnostics import to_arviz
@@ -28,6 +29,7 @@ def sample(
     num_chains: int = 4,
     num_warmup: int = 1000,
     num_samples: int = 1000,
+    num_nodes: int = 1,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     log_likelihood: bool = False,
     progress: bool = True,
@@ -47,6 +49,11 @@ def sample(
         num_chains: Number of chains, run side by side in one compiled program.
         num_warmup: Steps of adaptation per chain, not kept.
         num_samples: Draws kept per chain.
+        num_nodes: Number S of fixed draws of what the model draws besides its sample
+            sites (the layers of a deep model, nodes of ``MonteCarlo``), over which the
+            log likelihood is averaged. They stay the same for the whole run, so the
+            posterior depends on them by O(1/√S); each costs as much as another pass
+            over the data.
         init: A :class:`Fit` or ``(guide, params)`` to start from; None starts at random
             and freezes ``param`` sites at their initial values.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
@@ -71,12 +78,13 @@ def sample(
         ...     random.key(1), model, x, y, init=fitted
         ... )  # doctest: +SKIP
     """
-    for name, count in {"num_chains": num_chains, "num_samples": num_samples}.items():
+    counts = {"num_chains": num_chains, "num_samples": num_samples}
+    for name, count in {**counts, "num_nodes": num_nodes}.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} must be a positive integer, and is {count!r}.")
     key_target, key_start, key_chains = random.split(key, 3)
     guide, params = _take_init(init)
-    target = make_target(key_target, model, args, kwargs, params)
+    target = make_target(key_target, model, args, kwargs, params, num_nodes)
     if guide is None:
         positions = target.initial_positions(key_start, num_chains)
     else:
@@ -146,12 +154,17 @@ def _require_finite_start(target: Target, positions: dict) -> None:
 def _log_likelihood(target: Target) -> Callable[[dict, list], dict]:
     def of_draw(values: dict, data: list) -> dict:
         args, kwargs = target.put_back(data)
-        run = trace(substitute(target.model, data=values))
-        return {
-            name: _log_probability(site)
-            for name, site in run.get_trace(*args, **kwargs).items()
-            if site["type"] == "sample" and site["is_observed"]
-        }
+
+        def at_nodes(key):
+            run = trace(substitute(target.with_nodes(key), data=values))
+            return {
+                name: _log_probability(site)
+                for name, site in run.get_trace(*args, **kwargs).items()
+                if site["type"] == "sample" and site["is_observed"]
+            }
+
+        each = jax.vmap(at_nodes)(target.node_keys)
+        return {n: logsumexp(v, axis=0) - jnp.log(len(v)) for n, v in each.items()}
 
     return of_draw
 

@@ -21,6 +21,7 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.arguments import take_apart
+from svgp_ppl.primitives import is_layer
 
 __all__ = ["Target", "make_target"]
 
@@ -33,7 +34,9 @@ class Target(NamedTuple):
             unconstrained values by site name.
         constrain: (position, data) -> dict of values at latent and deterministic sites.
         data: Array arguments of the model, passed through ``jit``.
-        model: The model with its parameters frozen and its random nodes fixed.
+        model: The model with its parameters frozen and its first random nodes fixed.
+        with_nodes: Key of random nodes -> the model with these.
+        node_keys: Keys of the nodes over which the log density is averaged.
         args: Arguments of the model.
         kwargs: Keyword arguments of the model.
         model_trace: A trace of the model.
@@ -44,6 +47,8 @@ class Target(NamedTuple):
     constrain: Callable[[dict, list], dict]
     data: list
     model: Callable
+    with_nodes: Callable[[Any], Callable]
+    node_keys: Any
     args: tuple
     kwargs: dict
     model_trace: dict[str, dict]
@@ -125,13 +130,20 @@ class Target(NamedTuple):
 
 
 def make_target(
-    key, model: Callable, args: tuple, kwargs: dict, params: Mapping[str, Any]
+    key,
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    params: Mapping[str, Any],
+    num_nodes: int = 1,
 ) -> Target:
     """The target of a model, with ``param`` sites frozen at ``params``.
 
     Sites missing in ``params`` are frozen at their initial values. Everything that the
     model draws besides its sample sites (nodes of a Monte Carlo expectation, inner
-    layers) uses one key, so that the density is a function.
+    layers) uses fixed keys, so that the density is a function: with S nodes ε_s
+
+        log p̃(v, θ) = log p(v, θ) + (1/S) Σ_s Σ_n E_{p(f_n | v, ε_s)} log p(y_n | f_n).
 
     Raises:
         ValueError: A plate is subsampled; a latent site is discrete; there is no latent
@@ -146,17 +158,25 @@ def make_target(
         for name, site in model_trace.items()
         if site["type"] == "param"
     }
-    fixed = seed(substitute(model, data=frozen), key_nodes)
+    frozen_model = substitute(model, data=frozen)
+    node_keys = random.split(key_nodes, num_nodes)
+
+    def with_nodes(key):
+        return seed(frozen_model, key)
+
+    fixed = with_nodes(node_keys[0])
     arrays, put_back = take_apart(args, kwargs)
-    layers = {
-        name
-        for name, site in model_trace.items()
-        if site["type"] == "deterministic" and site.get("infer", {}).get("layer")
-    }
+    layers = {name for name, site in model_trace.items() if is_layer(site)}
 
     def logdensity_fn(position, data):
         args, kwargs = put_back(data)
-        return -jnp.asarray(potential_energy(fixed, args, kwargs, position))
+
+        def at_nodes(key):
+            potential = potential_energy(with_nodes(key), args, kwargs, position)
+            return -jnp.asarray(potential)
+
+        # What does not depend on the nodes is computed once.
+        return jnp.mean(jax.vmap(at_nodes)(node_keys))
 
     def constrain(position, data):
         args, kwargs = put_back(data)
@@ -164,7 +184,16 @@ def make_target(
         return {name: v for name, v in values.items() if name not in layers}
 
     return Target(
-        logdensity_fn, constrain, arrays, fixed, args, kwargs, model_trace, frozen
+        logdensity_fn,
+        constrain,
+        arrays,
+        fixed,
+        with_nodes,
+        node_keys,
+        args,
+        kwargs,
+        model_trace,
+        frozen,
     )
 
 

@@ -1,0 +1,72 @@
+"""Gaussians for a deep model, inner layers almost certain (Salimbeni & Deisenroth)."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from svgp_ppl.guides.processes import (
+    Held,
+    ProcessGuide,
+    gaussian,
+    require_covariance,
+)
+from svgp_ppl.primitives import is_layer
+
+__all__ = ["AutoDeep"]
+
+
+class AutoDeep(ProcessGuide):
+    """``AutoGaussian`` with the start that deep models need.
+
+    Processes whose latents go through ``propagate`` start at N(0, ``inner_scale``² I),
+    so that the layers above see the linear means and not noise; all others start at the
+    prior (Salimbeni & Deisenroth 2017, supplement). Parameters are named as those of
+    ``AutoGaussian``.
+
+    Args:
+        model: The model.
+        covariance: ``"full"`` or ``"diagonal"``.
+        inner_scale: Standard deviation of the inner whitened values at the start.
+        rest: A NumPyro autoguide class (or function of a model) for the other latent
+            sites; ``AutoDelta`` finds their maximum a posteriori values.
+        prefix: Prefix of the parameter names.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> guide = gp.AutoDeep(model)  # doctest: +SKIP
+        >>> fit = gp.fit(random.key(0), model, guide, x, y)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        covariance: Literal["full", "diagonal"] = "full",
+        *,
+        inner_scale: float = 1e-5,
+        **options,
+    ):
+        require_covariance(covariance)
+        if not inner_scale > 0:
+            raise ValueError(f"inner_scale must be positive, and is {inner_scale}.")
+        self.covariance, self.inner_scale = covariance, inner_scale
+        super().__init__(model, **options)
+
+    def _beliefs(self, param: Callable) -> dict[str, Held]:
+        inner = self._inner()
+        return {
+            name: Held(
+                gaussian(
+                    f"{self.prefix}_{name}",
+                    shape,
+                    param,
+                    self.covariance,
+                    self.inner_scale if name in inner else 1.0,
+                )
+            )
+            for name, shape in self._shapes.items()
+        }
+
+    def _inner(self) -> set[str]:
+        """Names of the processes below the last layer."""
+        sites = dict(self.prototype_trace or {}).values()
+        layers = [site["infer"]["layer"] for site in sites if is_layer(site)]
+        return set().union(*layers)
