@@ -41,9 +41,9 @@ optimizer = optax.adam(optax.cosine_decay_schedule(3e-2, num_steps))
 # %% [markdown]
 # ## A sum: correlation between processes
 #
-# Two hundred data, each the sum of a function of the first input, one of the second and
-# noise. Kernel and noise are known here, so that the exact posterior can be written down
-# beside the fits.
+# Two hundred data, each the sum of a function of the first input, one of the second
+# and noise. Kernel and noise are known here, so that the exact posterior can be written
+# down beside the fits.
 
 # %%
 rng = np.random.default_rng(0)
@@ -68,8 +68,8 @@ def added(x, y=None):
 
 # %% [markdown]
 # What is asked of every posterior: the standard deviations of the sum, which the data
-# see, and of the difference and of one process, which they do not. Sites that were never
-# observed are predicted like any other.
+# see, and of the difference and of one process, which they do not. Sites that were
+# never observed are predicted like any other.
 
 
 # %%
@@ -207,10 +207,10 @@ def fit_mixture(num_components):
 mixtures = {f"K = {k}": fit_mixture(k) for k in (1, 2)}
 
 # %% [markdown]
-# The weights of the mixture stay equal for the first half of the steps (`hold=`), so that
-# no component wins before the other has found its mode. Chains of HMC that start from
-# draws of the mixture start in both modes too; started from the single Gaussian they
-# would all stay in its mode.
+# The weights of the mixture stay equal for the first half of the steps (`hold=`), so
+# that no component wins before the other has found its mode. Chains of HMC that start
+# from draws of the mixture start in both modes too; started from the single Gaussian
+# they would all stay in its mode.
 
 # %%
 draws = gp.sample(
@@ -261,7 +261,7 @@ figure.suptitle("what each posterior says of f; dashed: ± the function behind t
 plt.show()
 
 # %% [markdown]
-# One Gaussian has half of the posterior, and is certain of it: a measurement of the other
-# sign has a log density of minus hundreds. Two components hold both modes, as the chains
-# do, and the bound says so: it is higher by at most $\log 2$, what is gained when a
-# posterior of two separate equal modes is covered in place of half covered.
+# One Gaussian has half of the posterior, and is certain of it: a measurement of the
+# other sign has a log density of minus hundreds. Two components hold both modes, as the
+# chains do, and the bound says so: it is higher by at most $\log 2$, what is gained
+# when a posterior of two separate equal modes is covered in place of half covered.

@@ -5,8 +5,8 @@
 
 One published split, standardised with training statistics; RBF kernels with a
 lengthscale a column (``--isotropic``: one a layer), M = 100 inducing inputs a layer,
-linear means, inner scales 1e-5, Adam 0.01, minibatches of 1000, one draw of the layers a
-step. Kernels start at 1 (as in the authors' notebooks; ``--start 2`` is the paper's
+linear means, inner scales 1e-5, Adam 0.01, minibatches of 1000, one draw of the layers
+a step. Kernels start at 1 (as in the authors' notebooks; ``--start 2`` is the paper's
 text). Test log density and RMSE in the original units, from mixtures over 100 draws.
 float32.
 """
