@@ -68,14 +68,8 @@ MAY_IMPORT = {
         "mcmc.target",
         "primitives",
     },
-    "predict": {
-        "arguments",
-        "diagnostics",
-        "elbo",
-        "fit",
-        "predictive",
-        "primitives",
-    },
+    "rerun": {"diagnostics", "elbo", "fit", "primitives"},
+    "predict": {"arguments", "predictive", "primitives", "rerun"},
     "plots": {"fit"},
 }
 
