@@ -20,6 +20,7 @@ from svgp_ppl import (
 )
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
+from svgp_ppl.functions import draw_functions
 from svgp_ppl.guides import AutoCoupled, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
@@ -43,6 +44,7 @@ __all__ = [
     "beliefs",
     "datasets",
     "diagnostics",
+    "draw_functions",
     "expectations",
     "fit",
     "inducing",

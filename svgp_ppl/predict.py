@@ -205,8 +205,10 @@ class _Run:
             return function(self._chunked(sites[name]["fn"]), key, *data)
 
         run_keys = jax.vmap(self.rerun.key_of)(indices)
-        options = {"batch_size": self._batch(name)}
-        return self.rerun.over_draws(of_site, indices, run_keys, keys, *data, **options)
+        batch_size = self._batch(name)
+        return self.rerun.over_draws(
+            of_site, indices, run_keys, keys, *data, batch_size=batch_size
+        )
 
     def _chunked(self, expected: Expected) -> Expected:
         size = self.chunk_size or expected.chunk_size or _ROWS_AT_A_TIME

@@ -135,7 +135,7 @@ class Rerun:
             run = substitute(model, data=held.values)
         else:
             guide = substitute(seed(held.guide, key_guide), data=held.params)
-            guide_trace = trace(guide).get_trace(*args, **kwargs)
+            guide_trace: Any = trace(guide).get_trace(*args, **kwargs)
             if self.points:
                 guide_trace = _as_points(guide_trace)
             run = hold_beliefs(model, guide_trace)
