@@ -31,6 +31,8 @@ COMPOSED = {
 WITHOUT_SPECTRUM = {"FunctionKernel", "TinygpKernel"}
 DRAWN = {n: k for n, k in (ALL | COMPOSED).items() if n not in WITHOUT_SPECTRUM}
 EXACT = {"Linear", "Linear per column", "Polynomial", "Constant", "Cosine", "White"}
+# Half a minute of compilation, and nothing that the others do not have.
+SLOW = {"Periodic Matern52", "Sum", "Product", "ArcCosine 0"}
 
 X = np.random.default_rng(3).normal(size=(4, 2))
 
@@ -53,7 +55,10 @@ def grams(kernel, x, num_keys, num_features):
     return np.asarray(gram(random.split(random.key(4), num_keys)))
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DRAWN],
+)
 def test_features_are_the_kernel_on_average(name):
     # 10 comparisons for each of 31 kernels at 5 standard errors: fails by chance once
     # in 5000 keys.
