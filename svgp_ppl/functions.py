@@ -79,19 +79,18 @@ def draw_functions(
     held = take_posterior(posterior, params)
     key_choice, key_model, key_runs, key_functions = random.split(key, 4)
     rerun = Rerun(model, held, *take_apart(args, kwargs), key_model, points=True)
-    sizes = [expected.latent.num_data for expected in rerun.examples.values()]
+    numbers = _numbers_of_a_draw(rerun, method, num_features)
     _require_all_rows(rerun.sites)
 
     indices = jnp.zeros(num_draws, int)
     if isinstance(held, Samples):
         indices = choose_draws(key_choice, held.num_draws, num_draws)
-    size = max(sizes) if method == "exact" else num_features
     draws = rerun.over_draws(
         lambda sites, key: {n: e.latent.mean for n, e in observed(sites).items()},
         indices,
         random.split(key_runs, num_draws),
         random.split(key_functions, num_draws),
-        batch_size=min(num_draws, max(1, _NUMBERS_AT_A_TIME // (max(sizes) * size))),
+        batch_size=min(num_draws, max(1, _NUMBERS_AT_A_TIME // numbers)),
         handler=lambda model, key: realise(model, key, method, num_features),
     )
     for name, values in draws.items():
@@ -140,6 +139,14 @@ class realise(Messenger):
             jitter = msg["infer"]["inducing"]["jitter"]
             function = PathwiseFunction(key, value, jitter, self.num_features)
         msg["value"] = Realised(value, function)
+
+
+def _numbers_of_a_draw(rerun: Rerun, method: FunctionMethod, num_features: int) -> int:
+    """Numbers in the largest matrix of one draw."""
+    n = max(expected.latent.num_data for expected in rerun.examples.values())
+    inducing = filter(is_inducing, rerun.sites.values())
+    m = max((site["fn"].event_shape[-1] for site in inducing), default=0)
+    return (n + m) ** 2 if method == "exact" else (n + m) * max(num_features, m)
 
 
 def _require_all_rows(sites: dict[str, dict]) -> None:

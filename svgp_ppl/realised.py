@@ -105,7 +105,7 @@ class ExactFunction:
 
     def __init__(self, key, value):
         self.key = key
-        self.v: Any = jnp.atleast_2d(value)
+        self.v: Any = _outputs_first(value)
         self.z: Any = None
         self.scale_tril: Any = None
 
@@ -160,7 +160,7 @@ class PathwiseFunction:
 
     def __init__(self, key, value, jitter=None, num_features: int = 1024):
         self.key, self.key_features, self.key_weights = random.split(key, 3)
-        self.v = jnp.atleast_2d(value)
+        self.v = _outputs_first(value)
         self.jitter, self.num_features = jitter, num_features
         self.features: Any = None  # φ
         self.weights: Any = None  # w, [F, P]
@@ -201,6 +201,10 @@ class PathwiseFunction:
     def _noise(self, shape: tuple) -> Array:
         self.key, key = random.split(self.key)
         return random.normal(key, shape, self.v.dtype)
+
+
+def _outputs_first(value) -> Float[Array, "P M"]:
+    return jnp.atleast_2d(jnp.asarray(value, jnp.result_type(value, float)))
 
 
 def _default_jitter(kernel, x: Array) -> Array:

@@ -115,6 +115,20 @@ def test_differences_at_a_short_distance():
     agree(draws["y"], np.zeros(2), exact, jitter=3e-6)
 
 
+@pytest.mark.parametrize(("white", "jitter"), [(0.0, 0.5), (0.5, None)])
+def test_jitter_and_noise_at_z_are_part_of_the_law(white, jitter):
+    # 2 × (2 + 3) comparisons at 5 standard errors: fails by chance once in 1e5 keys.
+    def model(x):
+        f = gp.sparse_gp("f", KERNEL + gp.kernels.White(white), Z, jitter=jitter)
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x))
+
+    x, v = Z[:2] + 0.01, {"f": np.ones((1, 4))}
+    options = {"num_draws": 4000, "method": "pathwise", **FEW}
+    draws = gp.draw_functions(random.key(18), model, v, x, **options)["y"]
+    exact = gp.predict(model, v, x)["y"]
+    agree(draws, exact.latent_mean, exact.latent_covariance)
+
+
 def test_exact_draws_are_as_smooth_as_the_kernel():
     # Third differences of h³ √15/ℓ³ = 1e-5; the jitter's noise would be of 4e-3.
     draws = draw_one(np.linspace(0.0, 1.0, 101)[:, None])["y"]
