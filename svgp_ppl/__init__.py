@@ -21,6 +21,7 @@ from svgp_ppl import (
 )
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
+from svgp_ppl.functions import draw_functions
 from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
@@ -46,6 +47,7 @@ __all__ = [
     "datasets",
     "deep",
     "diagnostics",
+    "draw_functions",
     "expectations",
     "fit",
     "inducing",

@@ -26,6 +26,7 @@ from jaxtyping import Array
 from svgp_ppl.checks import checked_inputs
 from svgp_ppl.kernels import Kernel
 from svgp_ppl.marginals import Marginal, Terms, View, joint_moments, marginal_moments
+from svgp_ppl.realised import Realised
 
 __all__ = ["Latent", "SparseGP", "stack"]
 
@@ -63,10 +64,14 @@ class SparseGP:
         x_checked = checked_inputs(x, f"the inputs of process '{self.name}'", self.z)
         view = View(self, x_checked, source=x)
         outputs = 1 if self.num_outputs is None else self.num_outputs
-        terms = tuple({(view, p): 1.0} for p in range(outputs))
+        terms: tuple = tuple({(view, p): 1.0} for p in range(outputs))
         offsets: tuple = (0.0,) * outputs
         if self.mean is not None:
             offsets = self._mean_values(x_checked, outputs)
+        if isinstance(self.belief, Realised):  # one function: values, nothing open
+            values = self.belief.at(self, x_checked, source=x)
+            terms = ({},) * outputs
+            offsets = tuple(b + value for b, value in zip(offsets, values))
         return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
 
     def _mean_values(self, x: Array, outputs: int) -> tuple:

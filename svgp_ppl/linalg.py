@@ -23,6 +23,7 @@ __all__ = [
     "small_cholesky",
     "small_product",
     "solve_lower",
+    "solve_lower_transposed",
     "squared_distance",
 ]
 
@@ -86,6 +87,14 @@ def single_threaded_lapack() -> AbstractContextManager:
 def solve_lower(scale_tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Array:
     """L⁻¹ b for a lower triangular L."""
     return lapack.solve(scale_tril, b)
+
+
+def solve_lower_transposed(
+    scale_tril: Float[Array, "M M"], b: Float[Array, "M N"]
+) -> Array:
+    """L⁻ᵀ b for a lower triangular L, the transpose of :func:`solve_lower`."""
+    transposed = jax.linear_transpose(lambda b: solve_lower(scale_tril, b), b)
+    return transposed(b)[0]
 
 
 def inverse_lower(scale_tril: Float[Array, "M M"]) -> Array:

@@ -7,22 +7,18 @@ expectation and variance, densities are averaged in probability.
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax import random
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
-from numpyro.handlers import seed, substitute, trace
 
 from svgp_ppl.arguments import take_apart
-from svgp_ppl.diagnostics import group
-from svgp_ppl.elbo import hold_beliefs, marginalised
-from svgp_ppl.fit import Fit
 from svgp_ppl.predictive import predictive_probabilities
-from svgp_ppl.primitives import Expected, is_inducing, is_layer
+from svgp_ppl.primitives import Expected, is_layer
+from svgp_ppl.rerun import Rerun, Samples, choose_draws, is_random, take_posterior
 
 __all__ = ["Prediction", "predict"]
 
@@ -99,7 +95,17 @@ class Prediction:
 
     @cached_property
     def latent_covariance(self) -> Array:
-        """Cov of f over all inputs together, [N, N] or [N, Q, N, Q]."""
+        """Cov of f over all inputs together, [N, N] or [N, Q, N, Q].
+
+        Raises:
+            ValueError: The model has layers: theirs are drawn input by input.
+        """
+        if any(map(is_layer, self._run.rerun.sites.values())):
+            raise ValueError(
+                "latent_covariance is not known for a deep model, whose layers are "
+                "drawn at each input by itself. Take it of gp.draw_functions(...): "
+                "jnp.cov(draws, rowvar=False)."
+            )
         each = self._run.over_draws(self._name, lambda e, key: e.latent.joint())
         means, covariances = each
         shift = means - jnp.mean(means, axis=0)
@@ -132,10 +138,7 @@ class Prediction:
 
     def _draw(self, function: Callable, key, n: int) -> Array:
         key_choice, key_draw = random.split(key)
-        num_draws = self._run.num_draws
-        # Without replacement, as often around as needed: no draw is favoured.
-        order = random.permutation(key_choice, num_draws)
-        chosen = order[jnp.arange(n) % num_draws]
+        chosen = choose_draws(key_choice, self._run.num_draws, n)
         keys = random.split(key_draw, n)
         return self._run.over_draws(self._name, function, keys=keys, chosen=chosen)
 
@@ -175,137 +178,47 @@ def predict(
         >>> at_new = gp.predict(model, draws, x_new)["y"]  # doctest: +SKIP
         >>> at_new.mean, at_new.log_prob(y_new)  # doctest: +SKIP
     """
-    held = _take_posterior(posterior, params)
+    held = take_posterior(posterior, params)
     arrays, put_back = take_apart(args, kwargs)
-    if isinstance(held, _Samples):
-        num_draws = len(next(iter(held.values.values())))
-    elif not _draws(model, held, args, kwargs):
+    if isinstance(held, Samples):
+        num_draws = held.num_draws
+    elif not is_random(model, held, args, kwargs):
         num_draws, key = 1, random.key(0)
     elif key is None:
         raise ValueError(
             "this prediction draws random numbers (other latent sites of the guide, or "
             "the layers of a deep model): pass key=jax.random.key(...)."
         )
-    run = _Run(model, held, arrays, put_back, num_draws, key, chunk_size)
-    if not run.examples:
-        raise ValueError(
-            "the model has no observe site to predict; for other sites use "
-            "numpyro.infer.Predictive."
-        )
+    rerun = Rerun(model, held, arrays, put_back, key)
+    run = _Run(rerun, num_draws, chunk_size)
     return {name: Prediction(run, name) for name in run.examples}
 
 
-class _Samples(NamedTuple):
-    """Draws of the latent sites, [draws, ...], and the frozen parameters."""
-
-    values: dict[str, Array]
-    params: dict[str, Any]
-
-
-class _Guide(NamedTuple):
-    guide: Callable
-    params: dict[str, Any]
-
-
-def _take_posterior(posterior, params) -> _Samples | _Guide:
-    match posterior:
-        case Fit():
-            return _Guide(posterior.guide, dict(posterior.params))
-        case (guide, fitted) if callable(guide) and isinstance(fitted, Mapping):
-            return _Guide(guide, dict(fitted))
-        case dict() if posterior:
-            values = {n: jnp.asarray(v) for n, v in posterior.items()}
-            return _Samples(values, dict(params or {}))
-    draws = group(posterior, "posterior") if isinstance(posterior, Mapping) else {}
-    if not draws:
-        raise ValueError(
-            "posterior must be what gp.fit or gp.sample returns, (guide, params), or a "
-            f"dict of samples, and is a {type(posterior).__name__}."
-        )
-    flat = {n: jnp.asarray(v).reshape(-1, *v.shape[2:]) for n, v in draws.items()}
-    frozen = params if params is not None else group(posterior, "constant_data")
-    return _Samples(flat, {n: jnp.asarray(v) for n, v in frozen.items()})
-
-
-def _draws(model, held: _Guide, args, kwargs) -> bool:
-    """Whether guide or model draw anything besides the whitened values."""
-    run = seed(substitute(held.guide, data=held.params), random.key(0))
-    guide_trace = trace(run).get_trace(*args, **kwargs)
-    held_model = hold_beliefs(seed(model, random.key(0)), guide_trace)
-    sites = trace(substitute(held_model, data=held.params)).get_trace(*args, **kwargs)
-    held_as_beliefs = marginalised(sites)
-    random_guide = any(
-        s["type"] == "sample" and n not in held_as_beliefs and not _is_point(s["fn"])
-        for n, s in guide_trace.items()
-    )
-    has_layers = any(map(is_layer, sites.values()))
-    return random_guide or has_layers
-
-
-def _is_point(distribution) -> bool:
-    base = getattr(distribution, "base_dist", distribution)
-    return isinstance(base, dist.Delta)
-
-
 class _Run:
-    """The model at the new inputs, ready to be run for every draw."""
+    """The model at the new inputs, one observe site of it at a time."""
 
-    def __init__(self, model, held, arrays, put_back, num_draws, key, chunk_size):
-        self.model, self.held = model, held
-        self.arrays, self.put_back = arrays, put_back
-        self.num_draws, self.key, self.chunk_size = num_draws, key, chunk_size
-        # What travels through jit: a guide is code.
-        self.leaves = held if isinstance(held, _Samples) else held.params
+    def __init__(self, rerun: Rerun, num_draws: int, chunk_size: int | None):
+        self.rerun, self.num_draws, self.chunk_size = rerun, num_draws, chunk_size
 
-    def _trace(self, held, key, arrays) -> dict[str, dict]:
-        args, kwargs = self.put_back(arrays)
-        key_guide, key_model = random.split(key)
-        model = substitute(seed(self.model, key_model), data=held.params)
-        if isinstance(held, _Samples):
-            return trace(substitute(model, data=held.values)).get_trace(*args, **kwargs)
-        guide = substitute(seed(held.guide, key_guide), data=held.params)
-        guide_trace = trace(guide).get_trace(*args, **kwargs)
-        return trace(hold_beliefs(model, guide_trace)).get_trace(*args, **kwargs)
-
-    def _one(self, leaves, index):
-        """The posterior at one draw."""
-        if isinstance(leaves, _Samples):
-            values = {n: v[index] for n, v in leaves.values.items()}
-            return _Samples(values, leaves.params)
-        return _Guide(self.held.guide, leaves)
-
-    def _key(self, index):
-        return random.fold_in(random.key(0) if self.key is None else self.key, index)
-
-    @cached_property
+    @property
     def examples(self) -> dict[str, Expected]:
-        """The observe sites at the first draw; the arguments are checked on the way."""
-        sites = self._trace(self._one(self.leaves, 0), self._key(0), self.arrays)
-        if isinstance(self.held, _Samples):
-            _require_draws(sites, self.held, self.key)
-        return {
-            name: site["fn"]
-            for name, site in sites.items()
-            if site["type"] == "sample" and isinstance(site["fn"], Expected)
-        }
+        """The observe sites at the first draw."""
+        return self.rerun.examples
 
     def over_draws(self, name: str, function: Callable, *data, keys=None, chosen=None):
         """``function(expected, key, *data)`` for every draw, on a new first axis."""
         indices = jnp.arange(self.num_draws) if chosen is None else chosen
-        keys = random.split(self._key(0), len(indices)) if keys is None else keys
+        if keys is None:
+            keys = random.split(self.rerun.key_of(0), len(indices))
 
-        @jax.jit
-        def run(leaves, arrays, indices, keys, data):
-            def one(packed):
-                index, key = packed
-                held = self._one(leaves, index)
-                sites = self._trace(held, self._key(index), arrays)
-                expected = self._chunked(sites[name]["fn"])
-                return function(expected, key, *data)
+        def of_site(sites, key, *data):
+            return function(self._chunked(sites[name]["fn"]), key, *data)
 
-            return jax.lax.map(one, (indices, keys), batch_size=self._batch(name))
-
-        return run(self.leaves, self.arrays, indices, keys, data)
+        run_keys = jax.vmap(self.rerun.key_of)(indices)
+        batch_size = self._batch(name)
+        return self.rerun.over_draws(
+            of_site, indices, run_keys, keys, *data, batch_size=batch_size
+        )
 
     def _chunked(self, expected: Expected) -> Expected:
         size = self.chunk_size or expected.chunk_size or _ROWS_AT_A_TIME
@@ -321,19 +234,3 @@ def _total_moments(means: Array, variances: Array) -> tuple[Array, Array]:
     """Moments over the draws: E = mean of means, Var = mean variance + spread."""
     mean = jnp.mean(means, axis=0)
     return mean, jnp.mean(variances + jnp.square(means - mean), axis=0)
-
-
-def _require_draws(sites: dict[str, dict], held: _Samples, key) -> None:
-    missing = {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample"
-        and not (site["is_observed"] or isinstance(site["fn"], Expected))
-        and name not in held.values
-    }
-    if any(map(is_inducing, missing.values())) or (missing and key is None):
-        raise ValueError(
-            f"the posterior has no draws of {sorted(missing)}, only of "
-            f"{sorted(held.values)}. Was it made with this model? (A site that was "
-            "observed then and is to be drawn now needs key=jax.random.key(...).)"
-        )

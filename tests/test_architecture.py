@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "beliefs": {"lapack", "linalg"},
     "whitened": {"linalg"},
     "marginals": {"beliefs", "linalg", "whitened"},
-    "latent": {"checks", "kernels", "marginals"},
+    "realised": {"kernels", "linalg"},
+    "latent": {"checks", "kernels", "marginals", "realised"},
     "expectations": {"linalg", "marginals"},
     "predictive": {"expectations", "linalg", "marginals"},
     "likelihoods": {"expectations", "marginals", "predictive"},
@@ -69,14 +70,9 @@ MAY_IMPORT = {
         "mcmc.target",
         "primitives",
     },
-    "predict": {
-        "arguments",
-        "diagnostics",
-        "elbo",
-        "fit",
-        "predictive",
-        "primitives",
-    },
+    "rerun": {"diagnostics", "elbo", "fit", "primitives"},
+    "predict": {"arguments", "predictive", "primitives", "rerun"},
+    "functions": {"arguments", "primitives", "realised", "rerun"},
     "plots": {"fit"},
 }
 
@@ -218,7 +214,7 @@ def test_public_names_exist(path):
 def test_contract():
     names = """
         sparse_gp SparseGP Latent stack propagate observe Expected MarginalELBO
-        AutoGaussian fit Fit sample predict Prediction
+        AutoGaussian fit Fit sample predict Prediction draw_functions
         inducing.kmeans inducing.greedy_variance inducing.grid inducing.subset
         kernels.RBF kernels.Matern12 kernels.Matern32 kernels.Matern52
         likelihoods.Gaussian likelihoods.HeteroscedasticGaussian likelihoods.Poisson

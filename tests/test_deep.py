@@ -268,3 +268,9 @@ def test_posterior_of_few_nodes_is_near_that_of_many():
     mean, sd = moments(KEYS[1], 4, 500)
     assert np.sqrt(np.mean(np.square((mean - long_mean) / long_sd))) < 0.3
     assert np.all(np.abs(np.log(sd / long_sd)) < 0.25)
+
+
+def test_covariance_between_inputs_of_a_deep_model_is_refused():
+    at_data = gp.predict(deep_model, posterior(), X, key=KEYS[2], num_draws=2)["y"]
+    with pytest.raises(ValueError, match=r"deep model.*draw_functions"):
+        _ = at_data.latent_covariance

@@ -4,6 +4,8 @@ A kernel is a pytree of values. Sites own parameters; a kernel is made afresh fr
 wherever it is needed.
 """
 
+# Registers the spectra with features.spectral_terms.
+import svgp_ppl.kernels.spectral  # noqa: F401
 from svgp_ppl.kernels.adapters import FunctionKernel, TinygpKernel, as_kernel
 from svgp_ppl.kernels.dot_product import ArcCosine, Linear, Polynomial
 from svgp_ppl.kernels.kernel import Constant, Kernel, Product, Sum, White

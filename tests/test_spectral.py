@@ -1,0 +1,135 @@
+"""Random features: on average they are the kernel, for every kernel that has them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from svgp_ppl import kernels
+from svgp_ppl.kernels.features import random_features, white_variance
+from tests.conftest import both_precisions
+from tests.test_kernels import ALL
+
+ONE = {"active_columns": (1,)}
+# Beyond the list of all kernels: what sums, products and columns make of them.
+COMPOSED = {
+    "one column of two": kernels.RBF(0.7, 0.4, **ONE),
+    "stationary times stationary": kernels.RBF(0.7, 0.9) * kernels.Matern32(1.2, 1.4),
+    "stationary times linear": kernels.RBF(0.7, 0.9) * kernels.Linear(0.5, **ONE),
+    "cosine times stationary": kernels.Cosine(0.7, 1.3) * kernels.Matern52(0.9, 1.5),
+    "damped period": kernels.Periodic(kernels.RBF(1.0, 0.5, **ONE), 1.1)
+    * kernels.RBF(0.8, 2.0),
+    "sum of products": 0.4 * (kernels.RBF(0.7) + kernels.Constant(0.3))
+    + kernels.Polynomial(3, [0.3, 0.8], 0.4),
+    "noise inside": (kernels.RBF(0.7, 0.5) + kernels.White(0.2)) * kernels.Linear(0.6),
+    "high frequencies": kernels.Periodic(kernels.RBF(1.0, 0.003), 300.0),
+    "period of RationalQuadratic": kernels.Periodic(
+        kernels.RationalQuadratic(0.8, [0.5, 0.8], alpha=1.2), [1.1, 1.6]
+    ),
+}
+WITHOUT_SPECTRUM = {"FunctionKernel", "TinygpKernel"}
+DRAWN = {n: k for n, k in (ALL | COMPOSED).items() if n not in WITHOUT_SPECTRUM}
+EXACT = {"Linear", "Linear per column", "Polynomial", "Constant", "Cosine", "White"}
+# Half a minute of compilation, and nothing that the others do not have.
+SLOW = {"Periodic Matern52", "Sum", "Product", "ArcCosine 0"}
+
+X = np.random.default_rng(3).normal(size=(4, 2))
+
+
+def at(kernel, key, x, num_features):
+    return random_features(kernel, key, x.shape[1], num_features, x.dtype)(x)
+
+
+def grams(kernel, x, num_keys, num_features):
+    """φ(x)ᵀφ(x') under several keys, [keys, N, N]."""
+
+    @jax.jit
+    @jax.vmap
+    def gram(key):
+        features = at(kernel, key, x, num_features)
+        assert features.shape[1] <= num_features
+        assert features.dtype == x.dtype
+        return jnp.sum(features[:, None] * features[None], axis=-1)
+
+    return np.asarray(gram(random.split(random.key(4), num_keys)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DRAWN],
+)
+def test_features_are_the_kernel_on_average(name):
+    # 10 comparisons for each of 31 kernels at 5 standard errors: fails by chance once
+    # in 5000 keys.
+    kernel, x = DRAWN[name], jnp.asarray(X)
+    smooth = kernel(x) - jnp.diag(kernel.diagonal(x) - kernel.paired(x, x))
+    if name in EXACT:
+        (gram,) = grams(kernel, x, 1, 12)
+        np.testing.assert_allclose(gram, smooth, atol=1e-12)
+        return
+    drawn = grams(kernel, x, 500, 100)
+    bound = 5 * drawn.std(0) / np.sqrt(500)
+    # Seen on a scale on which an error of a few percent would show.
+    assert np.max(bound) < 0.15 * np.max(np.abs(smooth))
+    assert np.all(np.abs(drawn.mean(0) - smooth) < bound + 1e-9)
+
+
+@both_precisions
+def test_features_in_both_precisions(precision):
+    # 2 × 10 comparisons at 5 standard errors: fails by chance once in 8e4 keys.
+    kernel, x = COMPOSED["damped period"] + kernels.Matern12(0.7, 0.6), jnp.asarray(X)
+    drawn = grams(kernel, x, 500, 100)
+    assert drawn.dtype == f"float{precision}"
+    bound = 5 * drawn.std(0) / np.sqrt(500) + 1e-5
+    assert np.all(np.abs(drawn.mean(0) - kernel(x)) < bound)
+
+
+def test_error_falls_with_the_root_of_the_number():
+    kernel, x = kernels.RBF(1.0, 0.7), jnp.asarray(X)
+    errors = [
+        np.sqrt(np.mean((grams(kernel, x, 200, n) - kernel(x)) ** 2)) for n in (32, 512)
+    ]
+    assert 3 < errors[0] / errors[1] < 5.3
+
+
+def test_same_key_gives_the_same_functions():
+    kernel, x = COMPOSED["sum of products"], jnp.asarray(X)
+    whole = at(kernel, random.key(0), x, 60)
+    rows = at(kernel, random.key(0), x[1:3], 60)
+    np.testing.assert_allclose(whole[1:3], rows, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ALL | COMPOSED)
+def test_white_part_is_what_other_rows_do_not_share(name):
+    kernel, x = (ALL | COMPOSED)[name], jnp.asarray(X)
+    white = white_variance(kernel, x)
+    exact = kernel.diagonal(x) - kernel.paired(x, x)
+    if white is None:
+        np.testing.assert_allclose(exact, 0.0, atol=1e-7)
+    else:
+        np.testing.assert_allclose(white, exact, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_SPECTRUM))
+def test_kernel_without_spectrum_says_so(name):
+    x = jnp.asarray(X)
+    kernel = kernels.RBF(1.0, 1.0) * ALL[name]
+    with pytest.raises(ValueError, match=rf'{name}.*use method="exact"'):
+        at(kernel, random.key(0), x, 100)
+
+
+def test_too_few_features_are_refused():
+    kernel = kernels.Polynomial(3) + kernels.RBF() * kernels.Linear()
+    with pytest.raises(
+        ValueError, match=r"num_features = 13 is too few.*10 exact.*expected 14"
+    ):
+        at(kernel, random.key(0), jnp.asarray(X), 13)
+    features = at(kernel, random.key(0), jnp.asarray(X), 14)
+    assert features.shape == (4, 14)
+
+
+def test_what_is_no_covariance_is_refused():
+    kernel = kernels.Periodic(kernels.Matern32(0.7, 0.6), 1.3)
+    with pytest.raises(ValueError, match="one periodic kernel per column"):
+        at(kernel, random.key(0), jnp.asarray(X), 100)
