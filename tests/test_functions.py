@@ -129,6 +129,21 @@ def test_jitter_and_noise_at_z_are_part_of_the_law(white, jitter):
     agree(draws, exact.latent_mean, exact.latent_covariance)
 
 
+@both_methods
+def test_processes_are_independent_given_their_values(method, options):
+    # 1 comparison at 5 standard errors: fails by chance once in 2e6 keys.
+    def model(x):
+        for name in "fg":
+            f = gp.sparse_gp(name, KERNEL, Z)
+            gp.observe(f"y_{name}", gp.likelihoods.Gaussian(0.1), f(x))
+
+    options = {"num_draws": 500, "method": method, **options}
+    held = {"f": np.zeros((1, 4)), "g": np.zeros((1, 4))}
+    draws = gp.draw_functions(random.key(19), model, held, X[-1:], **options)
+    correlation = np.corrcoef(draws["y_f"][:, 0], draws["y_g"][:, 0])[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(500)
+
+
 def test_exact_draws_are_as_smooth_as_the_kernel():
     # Third differences of h³ √15/ℓ³ = 1e-5; the jitter's noise would be of 4e-3.
     draws = draw_one(np.linspace(0.0, 1.0, 101)[:, None])["y"]
