@@ -245,7 +245,7 @@ def test_prediction_averages_over_the_draws_of_a_layer():
 
 @pytest.mark.slow
 def test_posterior_of_few_nodes_is_near_that_of_many():
-    # Between two runs of 64 nodes the means differ by 0.06 sd (root mean square over x).
+    # Two runs of 64 nodes differ by 0.06 sd in the means (root mean square over x).
     guide = gp.AutoDeep(deep_model)
     fit = gp.fit(KEYS[0], deep_model, guide, X, Y, num_steps=1000, progress=False)
 
