@@ -114,7 +114,10 @@ class AdditiveNoiseBernoulli:
 
 def _log_mixture(z: Array, flip: Value) -> Array:
     """log( (1 − δ) Φ(z) + δ Φ(−z) ), accurate on both sides."""
-    return jnp.log((1.0 - flip) * ndtr(z) + flip * ndtr(-z))
+    one_side, other_side = ndtr(z), ndtr(-z)
+    p = (1.0 - flip) * one_side + flip * other_side
+    rest = flip * one_side + (1.0 - flip) * other_side
+    return jnp.where(p > 0.5, jnp.log1p(-rest), jnp.log(p))
 
 
 def _signed_ratio(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal) -> Array:

@@ -196,7 +196,9 @@ class Softmax:
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Categorical with logits f [.., N, C]."""
-        require_components(f, self.num_classes, "Softmax", "one for each class")
+        require_components(
+            f, self.num_classes, "Softmax", "one component for each class"
+        )
         return dist.CategoricalLogits(f)
 
 
