@@ -15,6 +15,7 @@ from svgp_ppl import lapack
 __all__ = [
     "cholesky",
     "default_jitter",
+    "floored_sqrt",
     "inner_product",
     "inverse_lower",
     "matmul",
@@ -109,6 +110,14 @@ def safe_sqrt(x: Array) -> Array:
     """
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+
+
+def floored_sqrt(x: Array) -> Array:
+    """√x, at least 1e-10 (1e-77 in float64), to divide by: Φ(m / √v) at v = 0.
+
+    The ratio is then a step in m and finite, and its derivative by v is zero.
+    """
+    return jnp.sqrt(jnp.maximum(x, jnp.finfo(x.dtype).tiny ** 0.5))
 
 
 def small_cholesky(covariance: Float[Array, "*batch Q Q"]) -> Array:

@@ -48,6 +48,11 @@ _SHARPNESS = 4
 _NEWTON_STEPS = 25
 # The longest step towards the data, in standard deviations of the marginal.
 _LEAP = 1000.0
+# Quasi-Monte Carlo for four and more components, in blocks to bound the memory.
+_NUM_POINTS = 4096
+_POINTS_AT_A_TIME = 256
+# Labels whose probabilities are found together: they share the points.
+_LABELS_AT_A_TIME = 16
 
 
 @singledispatch
@@ -234,16 +239,26 @@ def _by_recentred_hermite(likelihood, y, marginal: Marginal) -> Array:
 
 
 def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:
-    nodes, weights = normal_nodes(QuasiMonteCarlo(4096), num_components(marginal))
-    f = points(marginal, nodes.astype(marginal.mean.dtype))
-    return logsumexp(likelihood(f).log_prob(y), axis=0) + jnp.log(weights[0])
+    nodes, _ = normal_nodes(QuasiMonteCarlo(_NUM_POINTS), num_components(marginal))
+    blocks = nodes.astype(marginal.mean.dtype).reshape(
+        -1, _POINTS_AT_A_TIME, nodes.shape[1]
+    )
+
+    def add(total, block):
+        log_p = likelihood(points(marginal, block)).log_prob(y)
+        return jnp.logaddexp(total, logsumexp(log_p, axis=0)), None
+
+    batch = marginal.mean.shape[:-1]
+    start = jnp.full(batch, -jnp.inf, marginal.mean.dtype)
+    total, _ = jax.lax.scan(add, start, blocks)
+    return total - jnp.log(_NUM_POINTS)
 
 
 def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array | None:
     """P(y_n = 1) [N] for y in {0, 1}, P(y_n = c) [N, C] for C classes, else None."""
     count = marginal.mean.shape[-1 if marginal.is_single else -2]
 
-    def probability(label: int) -> Array:
+    def probability(label) -> Array:
         y = jnp.full(count, label)
         return jnp.exp(log_predictive_density(likelihood, y, marginal))
 
@@ -251,6 +266,7 @@ def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array |
         return probability(1)
     if isinstance(support, type(dist.constraints.integer_interval(0, 1))):
         interval: Any = support
-        classes = range(int(interval.upper_bound) + 1)
-        return jnp.stack([probability(label) for label in classes], axis=-1)
+        labels = jnp.arange(int(interval.upper_bound) + 1)
+        each = jax.lax.map(probability, labels, batch_size=_LABELS_AT_A_TIME)
+        return jnp.moveaxis(each, 0, -1)
     return None

@@ -3,10 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
+from numpyro.distributions.transforms import ExpTransform
+from numpyro.handlers import seed, trace
 
+from svgp_ppl import kernels, observe, predict, sparse_gp
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import GaussHermite, MonteCarlo, expectation
 from svgp_ppl.likelihoods import (
@@ -39,12 +43,87 @@ CASES = {
     "Bernoulli probit": (lambda: Bernoulli("probit"), LABELS, 1, 1e-5),
     # Nodes a sd/4 apart cannot follow a Student-t of scale sd/4: see the last column.
     "StudentT": (lambda: StudentT(4.0, 0.8), REAL, 1, 2e-2),
+    "Warped log": (
+        lambda: lk.Warped(ExpTransform().inv, 0.7),
+        np.exp(REAL),
+        1,
+        1e-12,
+    ),
+    "Softmax": (lambda: lk.Softmax(2), LABELS, 2, 1e-6),
+}
+
+
+# The classes whose expectation is not that of their own callable, or whose data have an
+# event axis, have files of their own: test_noisy_labels, test_warped and
+# test_regression_network. Here each goes once through a model and a prediction.
+TANH = lk.warped.TanhSum(*map(np.array, ([0.7], [1.5], [0.2])))
+THREE_LABELS = np.arange(6) % 3
+# Name -> likelihood, data, components.
+EVERY = {
+    "Gaussian": (lambda: Gaussian(0.3), REAL[:6], None),
+    "HeteroscedasticGaussian": (lambda: HeteroscedasticGaussian(), REAL[:6], 2),
+    "Poisson": (lambda: Poisson(), COUNTS[:6], None),
+    "Bernoulli": (lambda: Bernoulli(), LABELS[:6], None),
+    "StudentT": (lambda: StudentT(4.0, 0.8), REAL[:6], None),
+    "AdditiveNoiseBernoulli": (
+        lambda: lk.AdditiveNoiseBernoulli(
+            "probit", numpyro.sample("flip", dist.Beta(1.0, 9.0))
+        ),
+        LABELS[:6],
+        None,
+    ),
+    "AdditiveNoiseCategorical": (
+        lambda: lk.AdditiveNoiseCategorical(
+            3, "logit", numpyro.sample("flip", dist.Beta(1.0, 9.0))
+        ),
+        THREE_LABELS,
+        3,
+    ),
+    "Softmax": (lambda: lk.Softmax(3, "gumbel"), THREE_LABELS, 3),
+    "Warped": (lambda: lk.Warped(TANH, 0.3), REAL[:6], None),
+    "GPRN": (lambda: lk.GPRN(2, 1, 0.3), np.stack([REAL[:6], -REAL[:6]], axis=1), 3),
 }
 
 
 def test_every_likelihood_is_tested():
-    tested = {type(make()).__name__ for make, *_ in CASES.values()}
-    assert tested == set(lk.__all__)
+    assert set(EVERY) == set(lk.__all__)
+    assert all(type(seed(make, 0)()).__name__ == n for n, (make, *_) in EVERY.items())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_and_a_prediction(name):
+    """Data in a plate, log density finite, and a prediction from draws."""
+    make, y, components = EVERY[name]
+    x, shape = jnp.linspace(0.0, 2.0, 6)[:, None], (6, *y.shape[1:])
+
+    def model(x, y=None):
+        kernel, z = kernels.RBF(1.0, 0.7), jnp.array([[0.0], [2.0]])
+        f = sparse_gp("f", kernel, z, num_outputs=components)
+        likelihood = make()
+        with numpyro.plate("data", len(x)):
+            observe("y", likelihood, f(x), obs=y)
+
+    v = np.random.default_rng(1).normal(size=(4, components or 1, 2))
+    samples = {"f": v if components else v[:, 0], "flip": np.full(4, 0.1)}
+    sites = trace(seed(model, 0)).get_trace(x, y)
+    assert np.all(np.isfinite(sites["y"]["fn"].log_prob(y)))
+    samples = {site: values for site, values in samples.items() if site in sites}
+    at = predict(model, samples, x)["y"]
+    assert at.mean.shape == at.variance.shape == shape
+    assert np.all(np.isfinite(at.mean)) and np.all(at.variance > 0)
+    density = at.log_prob(y)
+    assert density.shape == (6,) and np.all(np.isfinite(density))
+    assert at.sample(random.key(3), 5).shape == (5, *shape)
+    if "Bernoulli" in name:
+        assert at.probs.shape == (6,)
+    elif components == 3 and y.ndim == 1:
+        np.testing.assert_allclose(np.sum(at.probs, axis=1), 1.0, atol=1e-4)
+        at_y = at.probs[np.arange(6), y]
+        np.testing.assert_allclose(np.log(at_y), density, atol=1e-4)
+    else:
+        assert at.probs is None
+    with pytest.raises(ValueError, match="site 'y' must"):
+        at.log_prob(np.where(y == y[0], np.nan, y))
 
 
 def _marginal(components, mean, variance):

@@ -17,6 +17,7 @@ from scipy.special import log_ndtr
 from svgp_ppl import MarginalELBO, expectations, kernels, observe, sparse_gp
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.elbo import hold_beliefs
+from svgp_ppl.predictive import predictive_probabilities
 
 R = dict(np.load(pathlib.Path(__file__).parent / "fixtures" / "gpflow.npz"))
 SCALE_DIAGONAL = np.abs(np.diag(R["q_scale_tril"]))
@@ -148,6 +149,78 @@ def test_probit_is_exact():
     np.testing.assert_allclose(expectation, (density * log_p).sum(0), rtol=1e-6)
     by_hand = np.log((density * np.exp(log_p)).sum(0))
     np.testing.assert_allclose(predictive, by_hand, rtol=1e-9)
+
+
+def _robust_max(x, noise, flip):
+    """Marginals of three processes at x under the stored beliefs."""
+
+    def model(x):
+        f = sparse_gp("f", _kernel(), R["z"], num_outputs=3, jitter=1e-6)
+        observe("y", lk.AdditiveNoiseCategorical(3, noise, flip), f(x))
+
+    def guide(*args):
+        beliefs = dist.MultivariateNormal(R["q_mean_3"], scale_tril=R["q_scale_tril_3"])
+        numpyro.sample("f", beliefs.to_event(1))
+
+    guide_trace = trace(seed(guide, 0)).get_trace()
+    held = trace(hold_beliefs(seed(model, 1), guide_trace)).get_trace(x)
+    return held["y"]["fn"]
+
+
+def _divergence_of_three():
+    return 0.5 * (
+        np.sum(R["q_scale_tril_3"] ** 2)
+        + np.sum(R["q_mean_3"] ** 2)
+        - R["q_mean_3"].size
+        - 2 * np.sum(np.log(np.diagonal(R["q_scale_tril_3"], axis1=1, axis2=2)))
+    )
+
+
+def _largest(marginal, y, e, weights, low):
+    """P(f_y is the largest) as a weighted sum over e, Φ squeezed to [low, 1 − low]."""
+    mean, sd = np.asarray(marginal.mean), np.sqrt(marginal.variance)
+    rows = np.arange(len(y))
+    f = mean[rows, y] + sd[rows, y] * e[:, None]
+    factors = ndtr((f[..., None] - mean) / sd) * (1 - 2 * low) + low
+    factors = np.where(np.arange(3) == y[:, None], 1.0, factors)
+    return weights @ np.prod(factors, axis=-1)
+
+
+def test_robust_max():
+    """Like for like: their numbers by their rule, ours by dense integration.
+
+    Their Φ is squeezed to [1e-6, 1 − 1e-6], which moves a probability by 1e-6; their 20
+    Gauss–Hermite nodes move it by up to 1.3e-4 here, and the bound by 2e-4 nats.
+    """
+    flip, y = 1e-3, R["y_multiclass"].astype(int)
+
+    @jax.jit
+    def run():
+        seen = _robust_max(R["x"], "step", flip)
+        new = _robust_max(R["x_new"], "step", flip)
+        at_new = new.marginal()
+        probs = predictive_probabilities(new.likelihood, new.support, at_new)
+        return seen.log_prob(y), probs, seen.marginal(), at_new
+
+    value, probs, marginal, marginal_new = run()
+    kl = _divergence_of_three()
+    nodes, weights = expectations.hermite_grid(20, 1)
+    e = np.linspace(-8.0, 8.0, 8001)
+    density = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
+
+    def by(rule):
+        s = _largest(marginal, y, *rule)
+        bound = np.sum(s * np.log(1 - flip) + (1 - s) * np.log(flip / 2)) - kl
+        s = [_largest(marginal_new, np.full(11, c), *rule) for c in range(3)]
+        return bound, flip / 2 + (1 - 1.5 * flip) * np.stack(s, axis=1)
+
+    theirs, exact = by((nodes[:, 0], weights, 1e-6)), by((e, density, 0.0))
+    np.testing.assert_allclose(theirs[0], R["elbo_robustmax"], rtol=1e-10)
+    np.testing.assert_allclose(theirs[1], R["robustmax_probabilities"], rtol=1e-6)
+    np.testing.assert_allclose(value.sum() - kl, exact[0], rtol=1e-8)
+    np.testing.assert_allclose(probs, exact[1], atol=1e-7)
+    np.testing.assert_allclose(value.sum() - kl, R["elbo_robustmax"], rtol=1e-5)
+    np.testing.assert_allclose(probs, R["robustmax_probabilities"], atol=2e-4)
 
 
 def test_predictions():

@@ -1,30 +1,22 @@
-"""Likelihood objects: callables f -> distribution, with the closed forms they allow.
+"""Likelihoods on the real line: Gaussian, of changing scale, and heavy-tailed."""
 
-Any callable f -> NumPyro distribution is a likelihood; these add E log p(y|f), and
-log E p(y|f), in closed form where mathematics has one.
-"""
-
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln, log_ndtr
 from jaxtyping import Array
 
 from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.predictive import (
     closed_form_log_predictive,
     log_average_by_trapezoid,
-    log_predictive_density,
     predictive_mean_and_variance,
 )
 
-__all__ = ["Bernoulli", "Gaussian", "HeteroscedasticGaussian", "Poisson", "StudentT"]
-
-Value = Any  # a number, an array that broadcasts to [N], or a traced value
+__all__ = ["Gaussian", "HeteroscedasticGaussian", "StudentT"]
 
 
 @jax.tree_util.register_dataclass
@@ -115,77 +107,6 @@ def _(likelihood: HeteroscedasticGaussian, marginal: Marginal):
     mean = marginal.average(m0)
     noise = jnp.exp(2.0 * (m1 + v1))
     return mean, marginal.average(noise + v0 + jnp.square(m0 - mean))
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Poisson:
-    """y ~ Poisson(exposure · exp(f)).
-
-    Attributes:
-        exposure: Size of what is counted over (area, time, population), > 0, a number
-            or [N]; the rate exp(f) is per unit of it.
-    """
-
-    exposure: Value = 1.0
-
-    def __call__(self, f: Array) -> dist.Distribution:
-        """Poisson(exposure · exp(f))."""
-        return dist.Poisson(self.exposure * jnp.exp(f))
-
-
-@closed_form_expectation.register
-def _(likelihood: Poisson, y, marginal: Marginal):
-    # y (m + log e) − e exp(m + v/2) − log y!
-    rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
-    return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
-
-
-@predictive_mean_and_variance.register
-def _(likelihood: Poisson, marginal: Marginal):
-    # E exp(f) = exp(m + v/2), E exp(2 f) = exp(2 m + 2 v)
-    rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
-    mean = marginal.average(rate)
-    square = marginal.average(jnp.square(rate) * jnp.exp(marginal.variance))
-    return mean, mean + square - jnp.square(mean)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Bernoulli:
-    """y ~ Bernoulli(g(f)), y in {0, 1}.
-
-    Attributes:
-        link: ``"logit"``, g(f) = 1 / (1 + exp(−f)); or ``"probit"``, g(f) = Φ(f).
-    """
-
-    link: Literal["logit", "probit"] = field(default="logit", metadata={"static": True})
-
-    def __post_init__(self):
-        if self.link not in ("logit", "probit"):
-            raise ValueError(f"link must be 'logit' or 'probit', and not {self.link!r}")
-
-    def __call__(self, f: Array) -> dist.Distribution:
-        """Bernoulli with log odds f, or log Φ(f) − log Φ(−f)."""
-        if self.link == "logit":
-            return dist.Bernoulli(logits=f)
-        return dist.Bernoulli(logits=log_ndtr(f) - log_ndtr(-f))
-
-
-@closed_form_log_predictive.register
-def _(likelihood: Bernoulli, y, marginal: Marginal):
-    if likelihood.link == "logit":
-        return None
-    # E Φ(±f) = Φ(±m / √(1 + v))
-    z = marginal.mean / jnp.sqrt(1.0 + marginal.variance)
-    return log_ndtr(jnp.where(y == 1, z, -z))
-
-
-@predictive_mean_and_variance.register
-def _(likelihood: Bernoulli, marginal: Marginal):
-    ones = jnp.ones(marginal.mean.shape[-1], marginal.mean.dtype)
-    probability = jnp.exp(log_predictive_density(likelihood, ones, marginal))
-    return probability, probability * (1.0 - probability)
 
 
 @jax.tree_util.register_dataclass

@@ -1,0 +1,26 @@
+"""Likelihood objects: callables f -> distribution, with the closed forms they allow.
+
+Any callable f -> NumPyro distribution is a likelihood; these add E log p(y|f), and
+log E p(y|f), in closed form where mathematics has one. Two of them, with additive noise
+and softmax with ``bound="gumbel"``, put a lower bound in place of E log p(y|f).
+"""
+
+from svgp_ppl.likelihoods.binary import AdditiveNoiseBernoulli, Bernoulli
+from svgp_ppl.likelihoods.classes import AdditiveNoiseCategorical, Softmax
+from svgp_ppl.likelihoods.counts import Poisson
+from svgp_ppl.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
+from svgp_ppl.likelihoods.regression_network import GPRN
+from svgp_ppl.likelihoods.warped import Warped
+
+__all__ = [
+    "GPRN",
+    "AdditiveNoiseBernoulli",
+    "AdditiveNoiseCategorical",
+    "Bernoulli",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Poisson",
+    "Softmax",
+    "StudentT",
+    "Warped",
+]

@@ -1,0 +1,151 @@
+"""Likelihoods of labels 0 and 1."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import log_ndtr, ndtr
+from jaxtyping import Array
+
+from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
+from svgp_ppl.linalg import floored_sqrt
+from svgp_ppl.marginals import Marginal
+from svgp_ppl.predictive import (
+    closed_form_log_predictive,
+    log_predictive_density,
+    predictive_mean_and_variance,
+)
+
+__all__ = ["AdditiveNoiseBernoulli", "Bernoulli"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bernoulli:
+    """y ~ Bernoulli(g(f)), y in {0, 1}.
+
+    Attributes:
+        link: ``"logit"``, g(f) = 1 / (1 + exp(−f)); or ``"probit"``, g(f) = Φ(f).
+    """
+
+    link: Literal["logit", "probit"] = field(default="logit", metadata={"static": True})
+
+    def __post_init__(self):
+        if self.link not in ("logit", "probit"):
+            raise ValueError(f"link must be 'logit' or 'probit', and not {self.link!r}")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Bernoulli with log odds f, or log Φ(f) − log Φ(−f)."""
+        if self.link == "logit":
+            return dist.Bernoulli(logits=f)
+        return dist.Bernoulli(logits=log_ndtr(f) - log_ndtr(-f))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Bernoulli, y, marginal: Marginal):
+    if likelihood.link == "logit":
+        return None
+    # E Φ(±f) = Φ(±m / √(1 + v))
+    z = marginal.mean / jnp.sqrt(1.0 + marginal.variance)
+    return log_ndtr(jnp.where(y == 1, z, -z))
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Bernoulli, marginal: Marginal):
+    return _moments_of_label(likelihood, marginal)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AdditiveNoiseBernoulli:
+    """y = 1 where f + ε > 0, ε ~ N(0, a), and flipped with probability δ.
+
+    Liu et al. (2019). With g = f + ε the label has P(y|g) = 1 − δ where its side is
+    that of g, and δ otherwise. g is integrated out in two places, and differently:
+
+    - *Expectation.* The bound is that of the model with g as part of the latent, so
+      the noise is averaged outside the logarithm (equation 8),
+
+          E_{q(g)} log p(y|g) = log(1 − δ) Φ(z) + log δ Φ(−z),
+          z = ±m / √(a + v),   q(g) = N(m, a + v).
+
+      It is at most E_{q(f)} log p(y|f) (Jensen), and equal to it for a = 0. When v is
+      known exactly, as under a sampler, it is this augmented bound still, and not
+      log p(y|f). ``observe(method=GaussHermite())`` gives the larger expectation, with
+      the noise inside the logarithm: for a > 0 only, a step has no useful derivative.
+    - *Prediction*, draws and ``__call__`` are exact (equation 9):
+      P(y = 1 | f) = δ + (1 − 2δ) Φ(f/√a), E P(y = 1 | f) = δ + (1 − 2δ) Φ(m/√(a + v)).
+
+    With the belief held fixed the bound is largest at δ = 1 − mean_n Φ(z_n) (equation
+    27), the expected share of data on the wrong side. The bound always prefers a = 0,
+    so a is chosen and not learned.
+
+    Attributes:
+        noise: The variance a: a number, or ``"step"`` (0), ``"probit"`` (1),
+            ``"logit"`` (2.897). Static.
+        flip: δ, strictly between 0 and 1: a number, a site or a param, or [N].
+
+    Raises:
+        ValueError: One of them is outside its range.
+
+    Example:
+        >>> likelihood = AdditiveNoiseBernoulli("probit", flip=1e-3)
+        >>> likelihood(jnp.zeros(3)).probs
+        Array([0.5, 0.5, 0.5], dtype=float32)
+    """
+
+    noise: str | float = field(default="step", metadata={"static": True})
+    flip: Value = 1e-3
+
+    def __post_init__(self):
+        noise_variance(self.noise)
+        require_flip(self.flip)
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Bernoulli with probability δ + (1 − 2δ) Φ(f/√a)."""
+        z = f / floored_sqrt(jnp.full_like(f, noise_variance(self.noise)))
+        return dist.Bernoulli(
+            logits=_log_mixture(z, self.flip) - _log_mixture(-z, self.flip)
+        )
+
+
+def _log_mixture(z: Array, flip: Value) -> Array:
+    """log( (1 − δ) Φ(z) + δ Φ(−z) ), accurate on both sides."""
+    one_side, other_side = ndtr(z), ndtr(-z)
+    p = (1.0 - flip) * one_side + flip * other_side
+    rest = flip * one_side + (1.0 - flip) * other_side
+    return jnp.where(p > 0.5, jnp.log1p(-rest), jnp.log(p))
+
+
+def _signed_ratio(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal) -> Array:
+    """±m / √(a + v), the sign that of the label."""
+    sd = floored_sqrt(noise_variance(likelihood.noise) + marginal.variance)
+    return jnp.where(y == 1, 1.0, -1.0) * marginal.mean / sd
+
+
+@closed_form_expectation.register
+def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
+    # log((1 − δ)/δ) Φ(z) + log δ
+    z = _signed_ratio(likelihood, y, marginal)
+    return jnp.log1p(-likelihood.flip) * ndtr(z) + jnp.log(likelihood.flip) * ndtr(-z)
+
+
+@closed_form_log_predictive.register
+def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
+    # log( δ + (1 − 2δ) Φ(z) )
+    return _log_mixture(_signed_ratio(likelihood, y, marginal), likelihood.flip)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: AdditiveNoiseBernoulli, marginal: Marginal):
+    return _moments_of_label(likelihood, marginal)
+
+
+def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
+    """E y = p and Var y = p (1 − p)."""
+    ones = jnp.ones(marginal.mean.shape[-1], marginal.mean.dtype)
+    probability = jnp.exp(log_predictive_density(likelihood, ones, marginal))
+    return probability, probability * (1.0 - probability)

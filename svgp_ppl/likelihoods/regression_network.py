@@ -1,0 +1,197 @@
+"""Gaussian process regression networks: y = W(x) f(x) + noise, both W and f processes.
+
+With h = (f, w_1, …, w_P) Gaussian, each (W f)_p = w_pᵀ f is a quadratic form in h, so
+its mean and the covariances between outputs are known, whatever the covariance of h:
+
+    E w_pᵀ f               = m_pᵀ m_f + tr C_pf
+    Cov(w_pᵀ f, w_rᵀ f)    = m_pᵀ V_f m_r + m_pᵀ C_fr m_f + m_fᵀ C_pf m_r
+                             + m_fᵀ C_pr m_f
+                             + Σ_ij ( V_f[i,j] C_pr[i,j] + C_pf[i,j] C_fr[i,j] ),
+
+with V_f = Cov f, C_pf = Cov(w_p, f), C_pr = Cov(w_p, w_r).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array
+
+from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.likelihoods.values import Value, require_components, require_count
+from svgp_ppl.linalg import floored_sqrt
+from svgp_ppl.marginals import Marginal
+from svgp_ppl.predictive import (
+    closed_form_log_predictive,
+    log_average_by_trapezoid,
+    log_predictive_density,
+    predictive_mean_and_variance,
+)
+
+__all__ = ["GPRN"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GPRN:
+    """y = W f + scale ε, with W [P, Q] and f [Q] both components of the latent.
+
+    Gaussian process regression network (Wilson, Knowles & Ghahramani 2012, as in
+    Dezfouli & Bonilla 2015, without noise on the nodes f). The latent has Q (1 + P)
+    components: first the nodes f_1 … f_Q, then W row by row, w_11 … w_1Q, w_21 … w_PQ:
+
+        gp.stack([nodes(x), weights(x)])
+
+    with ``num_outputs=Q`` for the nodes and ``num_outputs=P * Q`` for the weights. The
+    expectation is closed, for correlated components too. The log predictive density
+    integrates W in closed form where the components are independent (y is Gaussian
+    given f, and its P entries are independent), and is then an integral over the nodes
+    alone. The sign of a node and of its column of W can be changed together: a Gaussian
+    belief settles on one of these, chains may not.
+
+    Attributes:
+        num_outputs: P. Static.
+        num_nodes: Q. Static.
+        scale: Standard deviation of the noise, a number or [P].
+
+    Raises:
+        ValueError: One of the numbers is not a positive integer.
+
+    Example:
+        >>> GPRN(num_outputs=2, num_nodes=1, scale=0.1)(jnp.zeros((5, 3))).event_shape
+        (2,)
+    """
+
+    num_outputs: int = field(metadata={"static": True})
+    num_nodes: int = field(metadata={"static": True})
+    scale: Value
+
+    def __post_init__(self):
+        require_count(self.num_outputs, "num_outputs", 1)
+        require_count(self.num_nodes, "num_nodes", 1)
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """N(W f, scale² I) over [P]; the components f [.., N, Q + P Q]."""
+        width = self.num_nodes * (1 + self.num_outputs)
+        require_components(f, width, "GPRN", "num_nodes * (1 + num_outputs)")
+        nodes, weights = self.split(f)
+        mean = jnp.sum(weights * nodes[..., None, :], axis=-1)
+        return dist.Normal(mean, self.scale).to_event(1)
+
+    def split(self, components: Array) -> tuple[Array, Array]:
+        """The last axis taken apart: nodes [.., Q] and weights [.., P, Q]."""
+        nodes = components[..., : self.num_nodes]
+        weights = components[..., self.num_nodes :]
+        shape = (*weights.shape[:-1], self.num_outputs, self.num_nodes)
+        return nodes, weights.reshape(shape)
+
+    def covariance(self, marginal: Marginal) -> Array:
+        """Covariance between the outputs at each datum, noise included, [N, P, P].
+
+        Args:
+            marginal: Distribution of the latent, ``latent.marginal()``.
+        """
+        mean, covariance = _moments_of_product(self, marginal)
+        shift = mean - marginal.average(mean)
+        spread = shift[..., :, None] * shift[..., None, :]
+        noise = jnp.square(jnp.broadcast_to(self.scale, (self.num_outputs,)))
+        return marginal.average(covariance + spread) + jnp.diag(noise)
+
+
+class _Parts(NamedTuple):
+    """Moments of h = (f, W), taken apart."""
+
+    nodes: Array  # m_f [.., N, Q]
+    weights: Array  # m_p [.., N, P, Q]
+    of_nodes: Array  # V_f [.., N, Q, Q]
+    crossed: Array  # C_pf [.., N, P, Q, Q], the weight first
+    of_weights: Array  # C_pr [.., N, P, Q, P, Q]
+
+
+def _parts(likelihood: GPRN, marginal: Marginal) -> _Parts:
+    q, p = likelihood.num_nodes, likelihood.num_outputs
+    batch, c = marginal.mean.shape[:-1], marginal.covariance
+    return _Parts(
+        *likelihood.split(marginal.mean),
+        c[..., :q, :q],
+        c[..., q:, :q].reshape(*batch, p, q, q),
+        c[..., q:, q:].reshape(*batch, p, q, p, q),
+    )
+
+
+def _product(subscripts: str, *arrays: Array) -> Array:
+    return jnp.einsum(subscripts, *arrays, precision=jax.lax.Precision.HIGHEST)
+
+
+def _mean_and_variance(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Array]:
+    """E (W f)_p and Var (W f)_p under each component, [.., N, P]."""
+    if marginal.covariance is None:
+        # Σ_q of products of independent variables: m_w² v_f + m_f² v_w + v_w v_f
+        m_f, m_w = likelihood.split(marginal.mean)
+        v_f, v_w = likelihood.split(marginal.variance)
+        m_f, v_f = m_f[..., None, :], v_f[..., None, :]
+        variance = jnp.square(m_w) * v_f + jnp.square(m_f) * v_w + v_w * v_f
+        return jnp.sum(m_w * m_f, axis=-1), jnp.sum(variance, axis=-1)
+    mean, covariance = _moments_of_product(likelihood, marginal)
+    return mean, jnp.diagonal(covariance, axis1=-2, axis2=-1)
+
+
+def _moments_of_product(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Array]:
+    """E W f and Cov W f under each component, [.., N, P] and [.., N, P, P]."""
+    if marginal.covariance is None:
+        eye = jnp.eye(marginal.mean.shape[-1], dtype=marginal.mean.dtype)
+        covariance = marginal.variance[..., None] * eye
+        marginal = Marginal(marginal.mean, marginal.variance, covariance)
+    at = _parts(likelihood, marginal)
+    mean = jnp.sum(at.weights * at.nodes[..., None, :], axis=-1)
+    mean = mean + jnp.trace(at.crossed, axis1=-2, axis2=-1)
+    one_sided = _product("...pi,...rji,...j->...pr", at.weights, at.crossed, at.nodes)
+    covariance = (
+        _product("...pi,...ij,...rj->...pr", at.weights, at.of_nodes, at.weights)
+        + one_sided
+        + jnp.swapaxes(one_sided, -1, -2)
+        + _product("...i,...pirj,...j->...pr", at.nodes, at.of_weights, at.nodes)
+        + _product("...ij,...pirj->...pr", at.of_nodes, at.of_weights)
+        + _product("...pij,...rji->...pr", at.crossed, at.crossed)
+    )
+    return mean, covariance
+
+
+@closed_form_expectation.register
+def _(likelihood: GPRN, y, marginal: Marginal):
+    # Σ_p log N(y_p; E (W f)_p, s_p²) − Var (W f)_p / (2 s_p²)
+    mean, variance = _mean_and_variance(likelihood, marginal)
+    density = dist.Normal(mean, likelihood.scale).log_prob(y)
+    spread = 0.5 * variance / jnp.square(likelihood.scale)
+    return jnp.sum(density - spread, axis=-1)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: GPRN, marginal: Marginal):
+    each, variance = _mean_and_variance(likelihood, marginal)
+    mean = marginal.average(each)
+    total = marginal.average(variance + jnp.square(each - mean))
+    return mean, total + jnp.square(likelihood.scale)
+
+
+@closed_form_log_predictive.register
+def _(likelihood: GPRN, y, marginal: Marginal):
+    if marginal.covariance is not None:
+        return None
+    # p(y|f) = Π_p N(y_p; m_pᵀ f, fᵀ V_p f + s_p²)
+    m_f, m_w = likelihood.split(marginal.mean)
+    v_f, v_w = likelihood.split(marginal.variance)
+
+    def given_nodes(f):
+        f = f[..., None, :]
+        noise = jnp.square(likelihood.scale)
+        variance = jnp.sum(v_w * jnp.square(f), axis=-1) + noise
+        mean = jnp.sum(m_w * f, axis=-1)
+        return dist.Normal(mean, floored_sqrt(variance)).to_event(1)
+
+    if likelihood.num_nodes == 1:
+        single = Marginal(m_f[..., 0], v_f[..., 0])
+        return log_average_by_trapezoid(lambda f: given_nodes(f[..., None]), y, single)
+    return log_predictive_density(given_nodes, y, Marginal(m_f, v_f))

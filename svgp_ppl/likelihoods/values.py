@@ -1,0 +1,75 @@
+"""Values of likelihoods: what they may be, and the checks before anything is traced."""
+
+from typing import Any
+
+import numpy as np
+
+from svgp_ppl.checks import is_concrete
+
+__all__ = [
+    "NOISE_VARIANCE",
+    "Value",
+    "noise_variance",
+    "require_components",
+    "require_count",
+    "require_flip",
+]
+
+Value = Any  # a number, an array that broadcasts to [N], or a traced value
+
+# Variance of the Gaussian added to the latent. 2.897 is that of the normal distribution
+# whose distribution function is nearest to the logistic one, at most 0.009 away (Liu et
+# al. 2019, section II-A).
+NOISE_VARIANCE = {"step": 0.0, "probit": 1.0, "logit": 2.897}
+
+
+def noise_variance(noise) -> float:
+    """The variance a >= 0 of the additive noise, by name or as a number.
+
+    Raises:
+        ValueError: It is neither a known name nor a finite number >= 0.
+    """
+    if isinstance(noise, str) and noise in NOISE_VARIANCE:
+        return NOISE_VARIANCE[noise]
+    is_number = isinstance(noise, int | float | np.number)
+    if not is_number or isinstance(noise, bool) or not 0.0 <= float(noise) < np.inf:
+        raise ValueError(
+            "noise must be 'step', 'probit', 'logit' or the variance of the additive "
+            f"noise, a finite number >= 0 fixed in advance, and is {noise!r}. (It is "
+            "not learned: the bound always prefers zero. Learn flip.)"
+        )
+    return float(noise)
+
+
+def require_flip(flip) -> None:
+    """Raise unless a concrete flip probability lies strictly between 0 and 1."""
+    if not is_concrete(flip):
+        return
+    value = np.asarray(flip)
+    if value.dtype == object:  # a placeholder of jax.tree
+        return
+    if not np.all((value > 0.0) & (value < 1.0)):
+        raise ValueError(
+            "flip must lie strictly between 0 and 1, and is "
+            f"{flip!r}: with 0 a single label on the wrong side has probability zero. "
+            "Give a small number such as 1e-3, or learn it: numpyro.param('flip', "
+            "1e-3, constraint=numpyro.distributions.constraints.unit_interval)."
+        )
+
+
+def require_count(value, what: str, least: int) -> None:
+    """Raise unless ``value`` is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{what} must be an integer of at least {least}, and is {value!r}."
+        )
+
+
+def require_components(f, expected: int, name: str, what: str) -> None:
+    """Raise unless the last axis of f holds the components of this likelihood."""
+    shape = np.shape(f)
+    if len(shape) < 2 or shape[-1] != expected:
+        raise ValueError(
+            f"{name} takes a latent of shape [N, {expected}], {what}, and got "
+            f"{shape}. Use sparse_gp(num_outputs={expected}), or gp.stack."
+        )
