@@ -166,7 +166,7 @@ def fit(
             f"the log density of the model is not finite at the start.\n{reason}", None
         ) from error
     free = svi.optim.get_params(state.optim_state)
-    release = releases(free, hold, belief_first, guide)
+    release = releases(svi.get_params(state), hold, belief_first, guide)
     if release:
         svi.optim = _for_numpyro(staged(optimizer, release))
         state = state._replace(optim_state=svi.optim.init(free))

@@ -99,7 +99,8 @@ def _with_release(
 
     def init(params: Any) -> NaturalGradientState:
         free = divide(params)[1]
-        return NaturalGradientState(jnp.zeros((), int), optimizer_of(free).init(free))
+        rest_state = optimizer_of(free).init(free) if free else ()
+        return NaturalGradientState(jnp.zeros((), int), rest_state)
 
     def update(updates: Any, state: Any, params: Any = None, **told) -> Any:
         if params is None:
