@@ -7,7 +7,6 @@ the same optimiser starts, and compared with it.
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,15 +77,15 @@ def write(path: str | os.PathLike, record: dict[str, Any], state: Any) -> None:
             head["plain"][name] = value
 
     path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
             np.savez(file, head=np.array(json.dumps(head)), **arrays)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike) -> tuple[dict[str, Any], Stored]:

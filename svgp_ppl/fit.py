@@ -129,20 +129,27 @@ def fit(
     if checkpoint is not None and not Path(checkpoint).parent.is_dir():
         raise ValueError(f"checkpoint={checkpoint}: there is no such folder.")
     optimizer = optax.adam(1e-2) if optimizer is None else optimizer
+    is_optax = isinstance(optimizer, optax.GradientTransformation)
     loss = MarginalELBO() if loss is None else loss
     key_init, key_look = random.split(key)
     earlier, start, done = None, None, 0
     order = int(random.bits(random.fold_in(key_look, 0)))
-    if isinstance(init, Fit):
-        earlier, order, done = init, init.seed, len(init.losses)
-    elif init is not None:
-        start = dict(init[1])
+    match init:
+        case Fit():
+            earlier, order, done = init, init.seed, len(init.losses)
+        case (_, Mapping()):
+            start = dict(init[1])
+        case init if init is not None:
+            raise ValueError(
+                "init must be what gp.fit returns, or (guide, params), and is a "
+                f"{type(init).__name__}."
+            )
     if batch_size is None:
         run, guide_run, data = model, guide, Whole(args, kwargs)
     else:
         data = Minibatches(args, kwargs, batch_size, order)
         run, guide_run = (first_rows(fn, data.num_rows) for fn in (model, guide))
-    svi = SVI(run, guide_run, _for_numpyro(optimizer), loss)
+    svi = SVI(run, guide_run, Informed(optimizer) if is_optax else optimizer, loss)
 
     def look(params: dict | None, step: int) -> tuple[dict, dict]:
         """Traces of the model at what the guide holds, at its prior without params."""
@@ -167,8 +174,15 @@ def fit(
         ) from error
     free = svi.optim.get_params(state.optim_state)
     release = releases(svi.get_params(state), hold, belief_first, guide)
+    if unknown := sorted(set(start or {}) - set(free)):
+        raise ValueError(
+            f"init= has values of {unknown}, and the parameters of this model and "
+            f"guide are {sorted(free)}."
+        )
     if release:
-        svi.optim = _for_numpyro(staged(optimizer, release))
+        if not is_optax:
+            raise ValueError("hold= and belief_first= need an optax optimiser.")
+        svi.optim = Informed(staged(optimizer, release))
         state = state._replace(optim_state=svi.optim.init(free))
     if earlier is not None:
         state = restored(earlier.state, state)
@@ -176,7 +190,7 @@ def fit(
     require_reparameterised(loss, model_trace, guide_trace)
     if isinstance(data, Minibatches):
         require_plate(model_trace, data.num_rows, data.batch_size)
-    if searches(optimizer, free):
+    if is_optax and searches(optimizer, free):
         causes = [] if batch_size is None else [f"batch_size={batch_size}"]
         causes += random_parts(loss, model_trace, guide_trace)
         require_deterministic(svi, state, first_args, first_kwargs, causes)
@@ -200,7 +214,7 @@ def fit(
     stopped, saved = False, time.monotonic()
 
     def so_far() -> Fit:
-        params, losses = svi.get_params(state), np.concatenate([*history, []])
+        params, losses = svi.get_params(state), np.concatenate(history)
         return Fit(params, losses, guide, state, order, stopped)
 
     with tqdm(total=num_steps, desc="fit", disable=not progress) as bar:
@@ -254,12 +268,6 @@ def fit(
     if checkpoint is not None:
         fitted.save(checkpoint)
     return fitted
-
-
-def _for_numpyro(optimizer) -> Any:
-    """An optax transformation that is told all; NumPyro's optimisers as they are."""
-    is_optax = isinstance(optimizer, optax.GradientTransformation)
-    return Informed(optimizer) if is_optax else optimizer
 
 
 def _is_plateau(losses: np.ndarray, patience: int, tolerance: float) -> bool:
