@@ -129,12 +129,11 @@ def fit(guide=None, **options):
 
 def test_belief_first_and_hold_count_steps_over_init():
     held = {"belief_first": 12, "hold": {"*lengthscale*": 20}}
-    whole = fit(num_steps=30, **held)
-    first = fit(whole.guide, num_steps=15, **held)
-    both = fit(whole.guide, num_steps=15, init=first, **held)
-    np.testing.assert_allclose(both.losses, whole.losses, rtol=1e-10)
+    first = fit(num_steps=15, **held)
+    # Were the steps counted from one again, ten more would not be enough.
+    both = fit(first.guide, num_steps=10, init=first, **held)
     key = random.split(random.key(3))[0]
-    svi = SVI(counts_model, whole.guide, optax.sgd(0.0), gp.MarginalELBO())
+    svi = SVI(counts_model, first.guide, optax.sgd(0.0), gp.MarginalELBO())
     start = svi.get_params(svi.init(key, *DATA))
     names = ["variance_auto_loc", "lengthscale_auto_loc", "z"]
     moved = {n: not np.array_equal(first.params[n], start[n]) for n in names}
@@ -143,7 +142,7 @@ def test_belief_first_and_hold_count_steps_over_init():
         "lengthscale_auto_loc": False,
         "z": True,
     }
-    after = {n: not np.array_equal(whole.params[n], start[n]) for n in names}
+    after = {n: not np.array_equal(both.params[n], start[n]) for n in names}
     assert all(after.values())
 
 
