@@ -206,9 +206,9 @@ print(
 
 # %% [markdown]
 # The functions agree; the chains are not to be trusted beyond that. $\hat R$ far from
-# one, and effective sizes of a few draws, say that the two chains have not seen the same
-# posterior of the lengthscales. A layer can be turned round, stretched or shifted when
-# the next one undoes it, and trajectories were cut at 63 steps here to keep the notebook
-# short. Judge a deep model by its predictions, and give its chains time.
+# one, and effective sizes of a few draws, say that the two chains have not seen the
+# same posterior of the lengthscales. A layer can be turned round, stretched or shifted
+# when the next one undoes it, and trajectories were cut at 63 steps here to keep the
+# notebook short. Judge a deep model by its predictions, and give its chains time.
 #
 # The published experiments stand in [deep models](../deep-models.md).

@@ -22,6 +22,7 @@ from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl import lapack
 from svgp_ppl.linalg import matmul, solve_lower
+from svgp_ppl.stages import Holding, staged
 
 __all__ = ["natural_gradient"]
 
@@ -70,8 +71,14 @@ def natural_gradient(
     """
     if not callable(rate) and not 0 < rate <= 1:
         raise ValueError(f"rate must be in (0, 1], and is {rate}.")
-    others: Any = optax.adam(1e-2) if rest is None else rest
-    transform = biject_to(constraint)
+    others = optax.adam(1e-2) if rest is None else rest
+    return _with_release({}, rate, others, beliefs, biject_to(constraint), alternate)
+
+
+def _with_release(
+    release: Mapping[str, int], rate, rest, beliefs, transform, alternate: bool
+) -> Holding:
+    """The transformation, with parameters held until their release."""
 
     def divide(params: dict) -> tuple[dict[str, str], dict]:
         pairs = _find(params) if beliefs is None else dict(beliefs)
@@ -79,45 +86,77 @@ def natural_gradient(
         held = {*pairs.keys(), *pairs.values()}
         return pairs, {n: p for n, p in params.items() if n not in held}
 
-    def init(params: Any) -> NaturalGradientState:
-        return NaturalGradientState(jnp.zeros((), int), others.init(divide(params)[1]))
+    def first_turn_of(free: dict) -> int:
+        """Before this step there is no turn of the rest, which is held altogether."""
+        return min((release.get(n, 0) for n in free), default=0) if alternate else 0
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def optimizer_of(free: dict) -> Any:
+        """That of the rest. It counts its turns, every other step from its first."""
+        first, every = first_turn_of(free), 2 if alternate else 1
+        turns = {n: (release.get(n, 0) - first) // every for n in free}
+        held = any(turns.values())
+        return staged(rest, turns) if held else optax.with_extra_args_support(rest)
+
+    def init(params: Any) -> NaturalGradientState:
+        free = divide(params)[1]
+        rest_state = optimizer_of(free).init(free) if free else ()
+        return NaturalGradientState(jnp.zeros((), int), rest_state)
+
+    def update(updates: Any, state: Any, params: Any = None, **told) -> Any:
         if params is None:
             raise ValueError("natural gradients need the parameters: update(g, s, p).")
         gradients = updates
         pairs, free = divide(params)
-        turn = state.count // 2 if alternate else state.count
-        length = jnp.asarray(rate(turn) if callable(rate) else rate)
+        held = {n: params[n] for n in (*pairs.keys(), *pairs.values())}
+        value_fn = told.get("value_fn", _not_told)
+        first, count = first_turn_of(free), state.count
+        turn = jnp.where(count < first, count, first + (count - first) // 2)
+        length = rate(turn if alternate else count) if callable(rate) else rate
 
-        def move_beliefs():
+        def move_beliefs(gradients):
             moves = {}
             for loc, factor in pairs.items():
                 tril = transform(params[factor])
                 (slope,) = jax.vjp(transform.inv, tril)[1](gradients[factor])
-                moved = _step(
-                    params[loc], tril, gradients[loc], slope, length.astype(tril.dtype)
-                )
-                moves[loc] = moved[0] - params[loc]
-                moves[factor] = transform.inv(moved[1]) - params[factor]
+                step = jnp.asarray(length, tril.dtype)
+                moved = _step(params[loc], tril, gradients[loc], slope, step)
+                released = count >= max(release.get(loc, 0), release.get(factor, 0))
+                moves[loc] = jnp.where(released, moved[0] - params[loc], 0.0)
+                free_tril = transform.inv(moved[1])
+                moves[factor] = jnp.where(released, free_tril - params[factor], 0.0)
             return moves
 
-        def move_rest():
-            return others.update({n: gradients[n] for n in free}, state.rest, free)
+        def followed(free):
+            """The loss at other values of the rest, after a natural step from there."""
+            slopes = jax.grad(lambda held: value_fn(held | free))(held)
+            moves = jax.lax.stop_gradient(move_beliefs(slopes))
+            return value_fn({n: p + moves[n] for n, p in held.items()} | free)
 
-        if alternate:  # what is not its turn is not computed either
-            held = {n: params[n] for n in (*pairs.keys(), *pairs.values())}
+        def move_rest():
+            slopes = {n: gradients[n] for n in free}
+            value = told.get("value", jnp.nan)
+            more = {"value": value, "grad": slopes, "value_fn": followed}
+            return optimizer_of(free).update(slopes, state.rest, free, **more)
+
+        if not free:
+            moves, (rest_updates, rest_state) = (
+                move_beliefs(gradients),
+                ({}, state.rest),
+            )
+        elif alternate:  # what is not its turn is not computed either
             moves, rest_updates, rest_state = jax.lax.cond(
-                state.count % 2 == 0,
-                lambda: (move_beliefs(), _zeros(free), state.rest),
+                (count < first) | ((count - first) % 2 == 0),
+                lambda: (move_beliefs(gradients), _zeros(free), state.rest),
                 lambda: (_zeros(held), *move_rest()),
             )
         else:
-            moves, (rest_updates, rest_state) = move_beliefs(), move_rest()
-        state = NaturalGradientState(state.count + 1, rest_state)
-        return moves | rest_updates, state
+            moves, (rest_updates, rest_state) = move_beliefs(gradients), move_rest()
+        return moves | rest_updates, NaturalGradientState(count + 1, rest_state)
 
-    return optax.GradientTransformation(init, update)
+    def hold(release: Mapping[str, int]) -> Holding:
+        return _with_release(release, rate, rest, beliefs, transform, alternate)
+
+    return Holding(init, update, hold)
 
 
 def _step(loc, scale_tril, d_loc, d_scale_tril, rate) -> tuple[Array, Array]:
@@ -173,6 +212,14 @@ def _require(pairs: dict[str, str], params: dict) -> None:
             "AutoGaussian's and AutoCoupled's; name those of a guide written by hand "
             "in beliefs={'loc': 'scale_tril'}."
         )
+
+
+def _not_told(params):
+    raise ValueError(
+        "the optimiser of the rest evaluates the bound itself (a line search, as in "
+        "optax.lbfgs), and NumPyro's SVI does not hand it over: use gp.fit, or another "
+        "optimiser such as optax.adam."
+    )
 
 
 def _zeros(tree):

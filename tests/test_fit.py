@@ -99,6 +99,42 @@ def test_both_precisions(precision):
     assert fitted.losses[-1] < fitted.losses[0]
 
 
+# --------------------------------------------------------------- early stopping
+
+
+def test_a_plateau_of_a_noisy_bound():
+    # Down by 2 nats a step for 100 steps, then level, with noise of 5 nats.
+    noise = np.random.default_rng(0).normal(scale=5.0, size=300)
+    losses = 1000.0 - 2.0 * np.minimum(np.arange(300), 100) + noise
+    seen = [n for n in range(1, 301) if MODULE._is_plateau(losses[:n], 50, 2.0)]
+    assert 180 < seen[0] < 215
+    assert not MODULE._is_plateau(losses[:99], 50, 1e6)  # too early to say
+    assert MODULE._is_plateau(losses[:100], 50, 1e6)
+    assert MODULE._is_plateau(-losses, 50, 2.0)  # worse is no reason to go on
+
+
+def test_tolerance_is_per_datum_and_held_parameters_are_waited_for(fitted):
+    gain = np.mean(fitted.losses[:10]) - np.mean(fitted.losses[10:20])
+
+    def steps(**options):
+        run = gp.fit(
+            random.key(KEY),
+            counts_model,
+            fitted.guide,
+            *DATA,
+            num_steps=60,
+            patience=10,
+            progress=False,
+            **options,
+        )
+        assert run.stopped_early == (len(run.losses) < 60)
+        return len(run.losses)
+
+    assert steps(tolerance=1.01 * gain / len(COUNTS_X)) == 20
+    assert steps(tolerance=0.2 * gain / len(COUNTS_X)) > 20
+    assert steps(tolerance=1e6, hold={"z": 25}) == 50
+
+
 # ----------------------------------------------------------------- interruption
 
 
@@ -236,15 +272,16 @@ def test_failure_of_a_likelihood_names_site_and_datum():
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("num_steps", [0, -3, 2.5, None])
-def test_number_of_steps_is_checked(num_steps):
-    with pytest.raises(ValueError, match="num_steps must be a positive integer"):
+@pytest.mark.parametrize("name", ["num_steps", "patience"])
+@pytest.mark.parametrize("value", [0, -3, 2.5])
+def test_numbers_of_steps_are_checked(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer"):
         gp.fit(
             random.key(0),
             counts_model,
             AutoDelta(counts_model),
             *DATA,
-            num_steps=num_steps,
+            **{name: value},
         )
 
 

@@ -14,6 +14,7 @@ from numpyro.handlers import block, seed, trace
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
 from svgp_ppl.beliefs import log_weights, split, unstack
+from svgp_ppl.plates import first_rows
 from svgp_ppl.primitives import Expected, is_inducing
 
 __all__ = ["Held", "ProcessGuide", "gaussian", "param", "require_covariance"]
@@ -47,7 +48,9 @@ class ProcessGuide(AutoGuide):
     ):
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._rest_of, self._rest = rest, None
-        super().__init__(block(model, hide_fn=_is_absent), prefix=prefix, **options)
+        # Only seen for its shapes: a subsampled plate need not list all the data.
+        seen = first_rows(block(model, hide_fn=_is_absent))
+        super().__init__(seen, prefix=prefix, **options)
 
     @abstractmethod
     def _beliefs(self, param: Callable) -> dict[str, Held]:
@@ -104,8 +107,30 @@ class ProcessGuide(AutoGuide):
 
         return self._beliefs(lookup)
 
+    def belief_names(self, params: dict) -> set[str]:
+        """Names of the parameters of the beliefs, among those of a fit."""
+        names = set()
+
+        def lookup(name, initial, constraint=None):
+            names.add(name)
+            return params[name]
+
+        self._beliefs(lookup)
+        return names
+
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
-        """Draws of v and of the other latent sites, by site name."""
+        """Draws of v and of the other latent sites, by site name.
+
+        Args:
+            rng_key: Random key.
+            params: Parameters of a fit.
+            *args: Arguments of the model; a guide that has not seen any needs them.
+            sample_shape: Leading axes of the draws.
+            **kwargs: Keyword arguments of the model.
+        """
+        if self.prototype_trace is None and (args or kwargs):
+            with block():
+                seed(self, rng_key)(*args, **kwargs)
         key_rest, key = random.split(rng_key)
         values = {}
         if self._rest is not None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from numpyro.handlers import seed, substitute, trace
+from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import (
     constrain_fn,
@@ -109,6 +109,10 @@ class Target(NamedTuple):
 
     def positions_from(self, key, guide: Callable, params: dict, num_chains: int):
         """Positions drawn from a guide: v from its belief, the rest as it has them."""
+        if getattr(guide, "prototype_trace", guide) is None:
+            # An automatic guide looks at the model once, and not inside of jit.
+            with block():
+                seed(guide, key)(*self.args, **self.kwargs)
 
         @jax.jit
         def draw(keys, data):

@@ -1,0 +1,189 @@
+"""Minibatches: every row once an epoch, the right scale, the same after a pause."""
+
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+from jax import random
+from scipy.stats import chi2
+
+import svgp_ppl as gp
+from svgp_ppl.minibatches import Minibatches, _pages
+from svgp_ppl.permutation import permuted
+
+RNG = np.random.default_rng(5)
+N, B = 120, 20
+X = RNG.uniform(0.0, 5.0, size=(N, 2))
+Y = RNG.poisson(np.exp(np.sin(X[:, 0])))
+Z = X[:6]
+
+
+def model(x, y=None, num_data=None, weight=None):
+    variance = numpyro.param("variance", jnp.asarray(0.8))
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), Z)
+    with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+def fit(x=X, y=Y, model=model, **options):
+    options = {"progress": False, "batch_size": B, "num_data": N, **options}
+    guide = options.pop("guide", None) or gp.AutoGaussian(model)
+    return gp.fit(random.key(2), model, guide, x, y=y, **options)
+
+
+# ----------------------------------------------------------------------- the order
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 1000])
+def test_an_epoch_is_a_permutation(size):
+    rows = permuted(np.arange(size), size, (7, 0))
+    np.testing.assert_array_equal(np.sort(rows), np.arange(size))
+    # Position by position it is the same.
+    np.testing.assert_array_equal(
+        permuted(np.arange(size)[::3], size, (7, 0)), rows[::3]
+    )
+
+
+def test_every_row_is_as_likely_in_every_place():
+    # Two chi-square tests: false alarms in one of 500 runs of the suite, were the key
+    # not fixed.
+    size, epochs = 5, 1500
+    orders = np.array([permuted(np.arange(size), size, (3, e)) for e in range(epochs)])
+    places = np.array([np.bincount(o, minlength=size) for o in orders.T])
+    statistic = np.sum((places - epochs / size) ** 2) / (epochs / size)
+    assert chi2.sf(statistic, (size - 1) ** 2) > 1e-3
+    pairs = np.bincount(orders[:, 0] * size + orders[:, 1], minlength=size**2)
+    expected = epochs / (size * (size - 1))
+    of_pairs = pairs.reshape(size, size)[~np.eye(size, dtype=bool)]
+    statistic = np.sum((of_pairs - expected) ** 2) / expected
+    assert chi2.sf(statistic, size * (size - 1) - 1) > 1e-3
+
+
+def test_batches_of_an_epoch_share_no_row():
+    data = Minibatches((np.zeros(23),), {}, 5, seed=1)
+    rows = data.rows(0, 12)
+    for epoch in range(3):
+        seen = rows[4 * epoch : 4 * epoch + 4]
+        assert len(np.unique(seen)) == 20  # three of 23 are left, others every time
+    np.testing.assert_array_equal(data.rows(3, 4), rows[3:7])
+    assert not np.array_equal(rows[:4], rows[4:8])
+    other = Minibatches((np.zeros(23),), {}, 5, seed=2)
+    assert not np.array_equal(other.rows(0, 12), rows)
+
+
+# ------------------------------------------------------------------------ the rows
+
+
+def test_arrays_as_long_as_the_first_are_cut(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    table = {"weight": jnp.arange(float(N)), "z": np.arange(3.0)}
+    data = Minibatches((mapped, None, 4.0), {"y": Y, "more": table}, B, seed=8)
+    (x, nothing, scalar), kwargs = data.arguments(step=7)
+    rows = data.rows(7, 1)[0]
+    assert (nothing, scalar) == (None, 4.0)
+    np.testing.assert_array_equal(x, X[rows])
+    np.testing.assert_array_equal(kwargs["y"], Y[rows])
+    np.testing.assert_array_equal(kwargs["more"]["weight"], rows)
+    np.testing.assert_array_equal(kwargs["more"]["z"], table["z"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_of_a_file_are_given_back(tmp_path):
+    size = 200_000
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", float, (size, 16))[:] = 1.0
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    def mapped():
+        text = Path("/proc/self/smaps").read_text().split("x.npy\n")
+        return int(text[-1].split("Rss:")[1].split()[0]) / 1024 if len(text) > 1 else 0
+
+    before = mapped()
+    data = Minibatches((x,), {}, 1000, seed=0)
+    for step in range(5):
+        data.block(step, 1, 1)
+    assert mapped() - before < 1.0
+    assert np.sum(x[:: size // 5000]) > 0  # by hand: five thousand rows stay mapped
+    assert mapped() > 10.0
+    # A copy-on-write mapping would forget what was written to it.
+    assert _pages(np.load(tmp_path / "x.npy", mmap_mode="c")) is None
+    assert _pages(x[5:]) is not None
+
+
+# ------------------------------------------------------------------------- the bound
+
+
+@pytest.fixture(scope="module")
+def still():
+    """Two epochs without a step, and the same by the full batch."""
+    import jax
+
+    with jax.enable_x64(True):
+        options = {"optimizer": optax.sgd(0.0)}
+        batches = fit(num_steps=12, **options)
+        whole = fit(num_steps=1, batch_size=None, num_data=None, **options)
+        return batches, whole
+
+
+def test_an_epoch_of_batches_averages_to_the_full_bound(still):
+    # Exactly: the data term is a sum over rows, and the KL is the same in every batch.
+    batches, whole = still
+    for epoch in (batches.losses[:6], batches.losses[6:]):
+        np.testing.assert_allclose(np.mean(epoch), whole.losses[0], rtol=1e-12)
+        assert np.std(epoch) > 1.0
+    assert not np.allclose(batches.losses[:6], batches.losses[6:])
+
+
+def test_rows_of_the_plate_are_rows_of_the_batch(still):
+    def by_rows(x, y=None, num_data=None):
+        variance = numpyro.param("variance", jnp.asarray(0.8))
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), Z)
+        with numpyro.plate("data", N, subsample_size=len(x)) as rows:
+            gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
+
+    again = fit(model=by_rows, num_steps=3, optimizer=optax.sgd(0.0))
+    np.testing.assert_allclose(again.losses, still[0].losses[:3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_a_plateau_is_seen_through_the_noise(precision, capfd, tmp_path):
+    # Twelve steps are two epochs, whose mean is that of any two, to rounding.
+    options = {"num_steps": 500, "patience": 12, "optimizer": optax.sgd(0.0)}
+    np.save(tmp_path / "x.npy", X)  # float64 on disk, float32 in the model
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    stopped = fit(mapped, progress=True, **options)
+    assert len(stopped.losses) == 30  # the first block of ten in which 24 are done
+    assert np.std(stopped.losses) > 1.0
+    assert stopped.stopped_early
+    assert repr(stopped).startswith("Fit(30 steps, stopped early, bound ")
+    assert "stopped early" in capfd.readouterr().err
+    assert stopped.params["auto_f_loc"].dtype == jnp.float32
+
+
+def test_a_model_without_the_scale_is_refused():
+    def forgetful(x, y=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), Z)
+        with numpyro.plate("rows", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    with pytest.raises(
+        ValueError, match=r"(?s)plate\(\"data\", 120, sub.*'rows' with 20"
+    ):
+        fit(model=forgetful)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_mistakes_are_explained():
+    for size in (0, N + 1, 2.5):
+        with pytest.raises(
+            ValueError, match="batch_size must be an integer from 1 to 120"
+        ):
+            fit(batch_size=size)
+    with pytest.raises(ValueError, match="needs an array among the arguments"):
+        gp.fit(random.key(0), model, gp.AutoGaussian(model), batch_size=3)
+    with pytest.raises(ValueError, match=r"the bound is random: batch_size=20"):
+        fit(optimizer=optax.lbfgs())
