@@ -75,7 +75,7 @@ def added(x, y=None):
 # %%
 def questions(x):
     f, g = processes(x)
-    for name, latent in {"f": f, "f + g": f + g, "f - g": f - g}.items():
+    for name, latent in {"f(x)": f, "f + g": f + g, "f - g": f - g}.items():
         gp.observe(name, gp.likelihoods.Gaussian(noise), latent)
 
 
@@ -126,14 +126,14 @@ def exact_sd(sign):
 
 rows["exact"] = {
     "bound": dist.MultivariateNormal(jnp.zeros(len(x)), k_y).log_prob(y),
-    "f": exact_sd(0.0),
+    "f(x)": exact_sd(0.0),
     "f + g": exact_sd(1.0),
     "f - g": exact_sd(-1.0),
 }
 print(f"{'':20s}{'bound':>10s}{'sd f':>8s}{'sd f + g':>10s}{'sd f - g':>10s}")
 for name, held in rows.items():
     print(
-        f"{name:20s}{held['bound']:10.2f}{held['f']:8.3f}"
+        f"{name:20s}{held['bound']:10.2f}{held['f(x)']:8.3f}"
         f"{held['f + g']:10.3f}{held['f - g']:10.3f}"
     )
 
@@ -152,7 +152,7 @@ mean = cross @ np.linalg.solve(k_y, y)
 sd = np.sqrt(0.5 - np.sum(cross * np.linalg.solve(k_y, cross.T).T, axis=1))
 bands = {"exact": (mean, sd)}
 for name in ("Gaussian, full", "coupled"):
-    at_line = gp.predict(questions, fits[name], inputs)["f"]
+    at_line = gp.predict(questions, fits[name], inputs)["f(x)"]
     bands[name] = (
         np.asarray(at_line.latent_mean),
         np.sqrt(np.asarray(at_line.latent_variance)),
@@ -209,8 +209,8 @@ mixtures = {f"K = {k}": fit_mixture(k) for k in (1, 2)}
 # %% [markdown]
 # The weights of the mixture stay equal for the first half of the steps (`hold=`), so
 # that no component wins before the other has found its mode. Chains of HMC that start
-# from draws of the mixture start in both modes too; started from the single Gaussian
-# they would all stay in its mode.
+# from draws of the mixture start in both modes too. No chain ever leaves its own, so
+# what they say of the share of each is how many started there.
 
 # %%
 draws = gp.sample(
@@ -219,6 +219,7 @@ draws = gp.sample(
     x_line,
     y_product,
     init=mixtures["K = 2"],
+    num_chains=8,
     num_warmup=num_steps // 6,
     num_samples=num_steps // 6,
     progress=False,
@@ -235,12 +236,12 @@ posteriors = {**mixtures, "HMC": draws}
 def measured(x):
     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.5), z_line)
     gp.sparse_gp("g", gp.kernels.RBF(1.0, 1.5), z_line)
-    gp.observe("f", gp.likelihoods.Gaussian(0.1), f(x))
+    gp.observe("f(x)", gp.likelihoods.Gaussian(0.1), f(x))
 
 
 print(f"{'':8s}{'bound':>8s}{'log density, +f':>17s}{'-f':>9s}{'mean':>9s}")
 for name, held in posteriors.items():
-    at_data = gp.predict(measured, held, x_line)["f"]
+    at_data = gp.predict(measured, held, x_line)["f(x)"]
     plus, minus = (float(np.mean(at_data.log_prob(s * f_true))) for s in (1, -1))
     bound = f"{-np.mean(held.losses[-50:]):8.2f}" if name != "HMC" else " " * 8
     print(f"{name:8s}{bound}{plus:17.2f}{minus:9.2f}{(plus + minus) / 2:9.2f}")
@@ -248,13 +249,13 @@ for name, held in posteriors.items():
 # %%
 figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex="row", layout="constrained")
 for (upper, lower), (name, held) in zip(axes.T, posteriors.items()):
-    at_line = gp.predict(measured, held, x_line)["f"]
+    at_line = gp.predict(measured, held, x_line)["f(x)"]
     values = np.asarray(at_line.sample_latent(random.key(4), 400))
     upper.plot(x_line, values[:40].T, ".", color="C0", markersize=2)
     upper.plot(x_line, np.stack([f_true, -f_true], 1), "k--", linewidth=1)
     upper.set(title=name, xlabel="x", ylim=(-2.2, 2.2))
     lower.hist(values[:, 12], bins=np.linspace(-2, 2, 61), density=True, color="C0")
-    lower.set(xlabel="f at x = 0.09", xlim=(-2, 2), ylim=(0, 6))
+    lower.set(xlabel="f at x = 0.09", xlim=(-2, 2), ylim=(0, 12))
 axes[0, 0].set_ylabel("draws of f")
 axes[1, 0].set_ylabel("density")
 figure.suptitle("what each posterior says of f; dashed: ± the function behind the data")
@@ -263,5 +264,9 @@ plt.show()
 # %% [markdown]
 # One Gaussian has half of the posterior, and is certain of it: a measurement of the
 # other sign has a log density of minus hundreds. Two components hold both modes, as the
-# chains do, and the bound says so: it is higher by at most $\log 2$, what is gained
+# chains do, and the bound says so: it is higher, by at most $\log 2$, what is gained
 # when a posterior of two separate equal modes is covered in place of half covered.
+#
+# The chains also say what all these beliefs miss: $f$ may be stretched where $g$ is
+# shrunk. Within a component the two processes are independent, and so each seems known
+# almost exactly.

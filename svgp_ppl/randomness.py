@@ -12,9 +12,14 @@ from numpyro.infer.elbo import ELBO
 from numpyro.infer.svi import SVIState
 
 from svgp_ppl.elbo import MarginalELBO, marginalised
-from svgp_ppl.primitives import Expected
+from svgp_ppl.primitives import Expected, is_layer
 
-__all__ = ["random_parts", "require_deterministic", "require_reparameterised"]
+__all__ = [
+    "is_point",
+    "random_parts",
+    "require_deterministic",
+    "require_reparameterised",
+]
 
 
 def require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -> None:
@@ -71,13 +76,13 @@ def random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]:
             size, rows = site["args"]
             if rows not in (None, size):
                 parts.append(f"plate '{name}' is a subsample of {rows} out of {size}")
-        elif site.get("infer", {}).get("layer"):
+        elif is_layer(site):
             parts.append(f"layer '{name}' draws its values")
         elif isinstance(site["fn"], Expected) and site["fn"].key is not None:
             parts.append(f"the expectation of site '{name}' draws its nodes")
     for name, site in guide_trace.items():
         drawn = site["type"] == "sample" and name not in exact
-        if drawn and not _is_point(site["fn"]):
+        if drawn and not is_point(site["fn"]):
             parts.append(f"the guide draws site '{name}'")
     return parts
 
@@ -91,7 +96,8 @@ def _reads_its_argument(jaxpr) -> bool:
     return any(v in needed for v in jaxpr.invars)
 
 
-def _is_point(distribution) -> bool:
+def is_point(distribution) -> bool:
+    """Whether a distribution is a point, under whatever it is wrapped in."""
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
     return isinstance(distribution, dist.Delta)

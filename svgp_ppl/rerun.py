@@ -19,6 +19,7 @@ from svgp_ppl.diagnostics import group
 from svgp_ppl.elbo import hold_beliefs, marginalised
 from svgp_ppl.fit import Fit
 from svgp_ppl.primitives import Expected, is_inducing, is_layer
+from svgp_ppl.randomness import is_point
 
 __all__ = [
     "Guide",
@@ -91,7 +92,7 @@ def is_random(model: Callable, held: Guide, args: tuple, kwargs: dict) -> bool:
     sites = trace(substitute(held_model, data=held.params)).get_trace(*args, **kwargs)
     held_as_beliefs = marginalised(sites)
     random_guide = any(
-        s["type"] == "sample" and n not in held_as_beliefs and not _is_point(s["fn"])
+        s["type"] == "sample" and n not in held_as_beliefs and not is_point(s["fn"])
         for n, s in guide_trace.items()
     )
     return random_guide or any(map(is_layer, sites.values()))
@@ -219,11 +220,6 @@ def observed(sites: dict[str, dict]) -> dict[str, Expected]:
         for name, site in sites.items()
         if site["type"] == "sample" and isinstance(site["fn"], Expected)
     }
-
-
-def _is_point(distribution) -> bool:
-    base = getattr(distribution, "base_dist", distribution)
-    return isinstance(base, dist.Delta)
 
 
 def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:

@@ -88,7 +88,7 @@ MAY_IMPORT = {
         "mcmc.target",
         "primitives",
     },
-    "rerun": {"diagnostics", "elbo", "fit", "primitives"},
+    "rerun": {"diagnostics", "elbo", "fit", "primitives", "randomness"},
     "predict": {"arguments", "predictive", "primitives", "rerun"},
     "functions": {"arguments", "primitives", "realised", "rerun"},
     "plots": {"fit"},
