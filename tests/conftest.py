@@ -22,6 +22,13 @@ def precision(request):
         yield bits
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """What a file has compiled is of no use to the next, and fills gigabytes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def as_users_call():
     """Wrong types reach the package's own checks, as they do for users."""
