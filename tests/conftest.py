@@ -1,6 +1,7 @@
 """Shapes are checked at run time, and every test says in which precision it runs."""
 
 import os
+import sys
 
 # Test processes share the cores: threads of LAPACK would fight for them. Read by
 # OpenBLAS when it is loaded, so it has to stand before the imports.
@@ -24,9 +25,19 @@ def precision(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """What a file has compiled is of no use to the next, and fills gigabytes."""
+    """What was compiled fills gigabytes: it goes when there are too many of them."""
     yield
-    jax.clear_caches()
+    if _peak_memory() > 4e9:
+        jax.clear_caches()
+
+
+def _peak_memory():
+    """Bytes that were resident at most; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    import resource
+
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.fixture

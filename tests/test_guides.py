@@ -219,11 +219,11 @@ def test_one_component_is_the_gaussian(precision, covariance, entropy):
 @pytest.mark.parametrize(
     ("covariance", "entropy"),
     [
-        ("diagonal", "jensen"),
+        pytest.param("diagonal", "jensen", marks=pytest.mark.slow),
         ("diagonal", "pairwise"),
         ("full", "jensen"),
-        ("full", "pairwise"),
-        ("full", "monte_carlo"),
+        pytest.param("full", "pairwise", marks=pytest.mark.slow),
+        pytest.param("full", "monte_carlo", marks=pytest.mark.slow),
     ],
 )
 def test_mixture_equals_one_over_the_stacked_values(covariance, entropy):
@@ -255,6 +255,7 @@ def test_mixture_equals_one_over_the_stacked_values(covariance, entropy):
     np.testing.assert_allclose(ours, dense, **tolerance)
 
 
+@pytest.mark.slow
 def test_pairwise_bound_is_exact_for_equal_and_for_distant_components():
     params = mixture_params("full", 2) | {"auto_logits": jnp.zeros(2)}
     for name in PROCESSES:  # two components of one covariance
@@ -305,6 +306,7 @@ def test_mixture_has_the_value_of_its_own_draws():
         assert bound > np.mean(draws) - 5 * error
 
 
+@pytest.mark.slow
 def test_score_function_gradient_is_the_gradient_of_the_bound():
     guide, params = gp.AutoMixture(additive, 2), mixture_params("diagonal", 2)
     marginal = gp.MarginalELBO(entropy="monte_carlo", num_entropy_draws=20_000)
@@ -347,6 +349,7 @@ def test_draws_medians_and_quantiles_agree(kind):
         np.testing.assert_allclose(below, [[0.2], [0.5], [0.9]] * np.ones(7), atol=0.02)
 
 
+@pytest.mark.slow
 def test_chains_start_from_draws_of_a_mixture():
     guide = gp.AutoMixture(additive, 2)
     fit = gp.fit(random.key(0), additive, guide, X, Y, num_steps=5, progress=False)

@@ -162,6 +162,7 @@ def test_layers_are_known_through_sums_and_scopes():
     )
 
 
+@pytest.mark.slow
 def test_deep_fit_beats_the_single_layer_on_a_step():
     x = np.linspace(-1, 1, 60)[:, None]
     y = np.sign(x[:, 0]) + 0.05 * np.cos(31.0 * np.arange(60))

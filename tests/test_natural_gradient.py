@@ -57,6 +57,7 @@ def two_outputs(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.4), total, obs=y)
 
 
+@pytest.mark.slow
 def test_one_step_solves_a_coupled_model_where_no_gradient_is_left():
     guide = gp.AutoCoupled(two_outputs)
     params = one_step(two_outputs, guide, gp.natural_gradient(1.0), *DATA)
@@ -67,6 +68,7 @@ def test_one_step_solves_a_coupled_model_where_no_gradient_is_left():
     np.testing.assert_allclose(jnp.tril(slopes["auto_f_g_scale_tril"]), 0.0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_several_outputs_move_as_they_would_alone():
     rng = np.random.default_rng(0)
     loc = jnp.asarray(rng.normal(size=(2, 3)))
@@ -158,6 +160,7 @@ def test_steps_alternate_beliefs_first():
         assert moved == (beliefs if i % 2 == 0 else set(before) - beliefs)
 
 
+@pytest.mark.slow
 def test_fit_gets_further_than_adam():
     def bound(optimizer, num_steps):
         guide = gp.AutoGaussian(counts_model)

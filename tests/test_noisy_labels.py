@@ -285,7 +285,7 @@ def test_correlated_classes_by_draws(num_classes, noise=0.2):
 
 
 @both_precisions
-@pytest.mark.parametrize("num_classes", [2, 4])
+@pytest.mark.parametrize("num_classes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_correlated_route_with_a_diagonal_covariance(num_classes, precision):
     """Two algorithms for one number, and for its derivatives."""
     rng = np.random.default_rng(1)
