@@ -35,7 +35,7 @@ import svgp_ppl as gp
 
 numpyro.enable_x64()
 num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 4000))
-num_draws = num_steps // 16
+num_draws = max(20, num_steps // 16)
 
 
 def steep(x):

@@ -54,7 +54,14 @@ def smaller(code: str, pattern: str, budget: int | str) -> str:
     return code
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+# The first in every run, the others, a minute each, with the slow tests.
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (i > 0), id=path.stem)
+        for i, path in enumerate(SCRIPTS)
+    ],
+)
 def test_a_notebook_runs_with_a_small_budget(script, tmp_path):
     run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80")
 

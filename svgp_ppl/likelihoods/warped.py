@@ -33,8 +33,8 @@ _NUM_STEPS = 60
 class Warped:
     """y = t⁻¹(f + scale ε): the data are Gaussian after the map t.
 
-    p(y|f) = N(t(y); f, scale²) |t'(y)| (Snelson, Rasmussen & Ghahramani 2003). The map
-    acts on each datum by itself and is invertible. It is one of this module
+    p(y|f) = N(t(y); f, scale²) · abs(t'(y)) (Snelson, Rasmussen & Ghahramani 2003).
+    The map acts on each datum by itself and is invertible. It is one of this module
     (:class:`TanhSum`, :class:`BoxCox`), or of NumPyro (the logarithm is
     ``ExpTransform().inv``), or an object with their methods: ``t(y)``, ``t.inv(g)``,
     ``t.log_abs_det_jacobian(y, g)``, and ``t.domain``, the support of y. What it holds
