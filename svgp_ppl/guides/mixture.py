@@ -30,7 +30,7 @@ class AutoMixture(ProcessGuide):
     in pairs of opposite sign, so that a posterior that is symmetric under a change of
     sign gives both of a pair the same chance. A single one starts at the prior, like
     :class:`AutoGaussian`. Weights can run to one component before the others have
-    found a mode; a smaller step size for ``auto_logits`` prevents it.
+    found a mode; ``gp.fit(hold={"auto_logits": num_steps // 2})`` prevents it.
 
     Draws of a mixture are not reparameterised in NumPyro: under ``Trace_ELBO`` the
     value of the bound is right and its gradient is not. Train with ``MarginalELBO`` or
