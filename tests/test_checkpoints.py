@@ -104,6 +104,7 @@ run({optimizer!r}, 1_000_000, checkpoint={str(path)!r})
     assert_resumes(optimizer, path, whole[optimizer])
 
 
+@pytest.mark.slow
 def test_a_loaded_fit_predicts_samples_and_draws(tmp_path):
     fitted = gp.fit(
         random.key(0),

@@ -204,6 +204,7 @@ def test_density_of_many_nodes_is_the_integral_over_the_layer():
     assert abs(density - product @ inside) < 5 * spread
 
 
+@pytest.mark.slow
 def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
     draws = gp.sample(
         KEYS[1],

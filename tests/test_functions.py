@@ -172,6 +172,7 @@ def test_function_passes_through_the_inducing_values(method, options, precision)
     assert np.max(np.abs(draws - u)) < 6 * np.sqrt(jitter)
 
 
+@pytest.mark.slow
 def test_pathwise_draws_in_pieces(monkeypatch):
     def model(x):
         f = gp.sparse_gp("f", KERNEL, Z, num_outputs=2)

@@ -54,14 +54,8 @@ def smaller(code: str, pattern: str, budget: int | str) -> str:
     return code
 
 
-# The first in every run, the others, a minute each, with the slow tests.
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] * (i > 0), id=path.stem)
-        for i, path in enumerate(SCRIPTS)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_runs_with_a_small_budget(script, tmp_path):
     run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80")
 

@@ -111,6 +111,7 @@ def test_samplers_recover_the_closed_form_posterior(sampler):
     np.testing.assert_allclose(correlation, exact, atol=5 / np.sqrt(ess.min()))
 
 
+@pytest.mark.slow
 def test_numpyro_nuts_runs_the_counts_model():
     mcmc = MCMC(NUTS(counts_model), num_warmup=60, num_samples=40, progress_bar=False)
     mcmc.run(random.key(0), COUNTS_X, COUNTS_Y)

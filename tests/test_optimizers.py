@@ -50,6 +50,7 @@ def collapsed(theta):
     return -log_evidence + 0.5 * np.sum(residual) / noise**2
 
 
+@pytest.mark.slow
 def test_natural_steps_and_lbfgs_find_the_optimum_of_the_collapsed_bound():
     best = minimize(
         collapsed, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-6}

@@ -120,6 +120,7 @@ def test_fit_predicts_like_guide_and_params():
     np.testing.assert_allclose(one.variance, other.variance)
 
 
+@pytest.mark.slow
 def test_loaded_params_need_no_guide_that_has_seen_data():
     params = {
         "auto_f_loc": jnp.linspace(0.0, 1.0, 5),
