@@ -140,7 +140,7 @@ for name, held in rows.items():
 # %% [markdown]
 # All agree about the sum. A constant can move from one process to the other without the
 # data noticing: the exact posterior and the coupled belief know that neither process is
-# known to better than that constant, all others are several times too sure of each. A
+# known to better than that constant, all others are two to three times too sure. A
 # mixture costs more and has nothing to gain here: the posterior has one mode.
 
 # %%
@@ -263,7 +263,7 @@ plt.show()
 
 # %% [markdown]
 # One Gaussian has half of the posterior, and is certain of it: a measurement of the
-# other sign has a log density of minus hundreds. Two components hold both modes, as the
+# other sign has a log density of about -170. Two components hold both modes, as the
 # chains do, and the bound says so: it is higher, by at most $\log 2$, what is gained
 # when a posterior of two separate equal modes is covered in place of half covered.
 #

@@ -57,7 +57,7 @@ class Layer(NamedTuple):
 
 
 def linear_mean(x, width: int) -> LinearMean:
-    """W [D, Q] of the linear mean from D columns to ``width`` = Q (section 3 there).
+    """W [D, Q] of the linear mean from D columns to ``width`` = Q (section 3, end).
 
     The identity where the widths are equal; the Q leading right singular vectors of x
     where the layer is narrower; the identity padded with zero columns where it is
