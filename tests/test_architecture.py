@@ -106,7 +106,7 @@ HOMES = {
 
 LONGEST = 350
 # Folders that count as one module: one idea that outgrew a file.
-FOLDERS = ("beliefs", "guides", "kernels", "likelihoods")
+FOLDERS = ("beliefs", "datasets", "guides", "kernels", "likelihoods")
 
 
 def name_of(path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from svgp_ppl import datasets
+from svgp_ppl.datasets import classification, regression
 
 
 def test_coal_is_the_published_series():
@@ -30,7 +31,7 @@ def source(tmp_path, monkeypatch):
     np.savetxt(files / "index_features.txt", [0, 1, 2])
     np.savetxt(files / "index_target.txt", [3])
     monkeypatch.setattr(
-        datasets, "_UCI_SOURCE", tmp_path.as_uri() + "/{folder}/{file}.txt"
+        regression, "_UCI_SOURCE", tmp_path.as_uri() + "/{folder}/{file}.txt"
     )
     return table
 
@@ -66,6 +67,78 @@ def test_what_cannot_be_had_is_explained(folder, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"name must be one of \['boston'.*'iris'"):
         datasets.uci("iris")
     nowhere = (tmp_path / "nowhere").as_uri() + "/{folder}/{file}.txt"
-    monkeypatch.setattr(datasets, "_UCI_SOURCE", nowhere)
+    monkeypatch.setattr(regression, "_UCI_SOURCE", nowhere)
     with pytest.raises(OSError, match=r"Set the environment variable SVGP_PPL_DATA"):
         datasets.uci("kin8nm")
+
+
+def write_table(path, x, y):
+    """A table of the classification collection: header, row number, columns, class."""
+    names = "\t".join(f'"f{i}"' for i in range(x.shape[1]))
+    lines = [f'""\t{names}\t"clase"']
+    for i, (row, label) in enumerate(zip(x, y), start=1):
+        values = "\t".join(str(v) for v in row)
+        lines.append(f'"{i}"\t{values}\t{label}')
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def collection(tmp_path, monkeypatch):
+    """A copy of the classification source: one set in one file, one in two."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(2.0, 3.0, size=(30, 3)), rng.integers(0, 4, size=30)
+    y[0] = 3
+    write_table(tmp_path / "wine-quality-white" / "wine-quality-white_R.dat", x, y)
+    write_table(tmp_path / "adult" / "adult_train_R.dat", x[:20], y[:20] % 2)
+    write_table(tmp_path / "adult" / "adult_test_R.dat", x[20:], y[20:] % 2)
+    source = tmp_path.as_uri() + "/{folder}/{file}_R.dat"
+    monkeypatch.setattr(classification, "_SOURCE", source)
+    return x, y
+
+
+def test_labelled_sets_are_downloaded_without_the_number_of_the_row(folder, collection):
+    x, y = collection
+    split = datasets.uci_classes("wine_quality_white", 2)
+    assert split.x.shape == (27, 3) and split.num_classes == 4
+    order = np.arange(30)
+    np.random.seed(2)  # noqa: NPY002
+    np.random.shuffle(order)  # noqa: NPY002
+    np.testing.assert_array_equal(split.y, y[order[:27]])
+    np.testing.assert_array_equal(split.y_test, y[order[27:]])
+    train = x[order[:27]].astype(np.float32).astype(float)
+    expected = (train - train.mean(0)) / train.std(0)
+    np.testing.assert_allclose(split.x, expected, rtol=1e-10)
+    both = datasets.uci_classes("adult")
+    assert len(both.y) + len(both.y_test) == 30 and both.num_classes == 2
+
+
+def test_stored_splits_are_used_as_they_are(folder):
+    folder.mkdir()
+    rng = np.random.default_rng(2)
+    rows = {"train_idx": np.arange(6), "test_idx": np.arange(6, 10)}
+    x, y = rng.normal(size=(10, 2)), rng.normal(1.0, 3.0, size=(10, 7))
+    np.savez(folder / "sarcos_4449.npz", X=x, Y=y, **rows)
+    np.savez(folder / "banana.npz", X=x, y=np.arange(10) % 2, **rows)
+    sarcos, banana = datasets.savigp("sarcos"), datasets.banana()
+    np.testing.assert_allclose(sarcos.y * sarcos.y_scale + sarcos.y_mean, y[:6])
+    np.testing.assert_allclose(sarcos.y.mean(0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(banana.x, sarcos.x)
+    np.testing.assert_array_equal(banana.y_test, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "load, message",
+    [
+        (lambda: datasets.savigp("wine"), r"name must be one of \['abalone', 'creep'"),
+        (
+            lambda: datasets.uci_classes("iris"),
+            r"name must be one of \['adult'.*'iris'",
+        ),
+        (lambda: datasets.savigp("creep"), r"holds X \[N, D\], y, train_idx and test"),
+        (lambda: datasets.banana(), r"folder with banana.npz, which holds X \[5300"),
+    ],
+)
+def test_sets_that_are_not_there_are_named(folder, load, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        load()

@@ -1,0 +1,21 @@
+"""Data sets, with where they come from.
+
+Small ones are embedded. The others are read from the folder that the environment
+variable ``SVGP_PPL_DATA`` names, ``~/.cache/svgp_ppl`` without it, and downloaded into
+it from their public source when they are not there.
+"""
+
+from svgp_ppl.datasets.classification import Labelled, banana, uci_classes
+from svgp_ppl.datasets.counts import Counts, coal
+from svgp_ppl.datasets.regression import Split, savigp, uci
+
+__all__ = [
+    "Counts",
+    "Labelled",
+    "Split",
+    "banana",
+    "coal",
+    "savigp",
+    "uci",
+    "uci_classes",
+]

@@ -1,0 +1,57 @@
+"""Where files of data lie, and how they get there."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import numpy as np
+
+__all__ = ["fetch", "stored"]
+
+
+def stored(
+    name: str,
+    holds: str,
+    source: str,
+    download: Callable[[], Mapping[str, np.ndarray]] | None = None,
+) -> dict[str, np.ndarray]:
+    """Arrays of ``name.npz``, downloaded into the folder when they are not there.
+
+    The folder is that of the environment variable ``SVGP_PPL_DATA``, and
+    ``~/.cache/svgp_ppl`` without it.
+
+    Args:
+        name: The file without its ending.
+        holds: The arrays that it holds, in words, for the error.
+        source: Where the data come from, for the error.
+        download: Gives the arrays from the source; None where the source has no form
+            that can be read without handwork.
+
+    Raises:
+        OSError: It is not in the folder and cannot be downloaded.
+    """
+    named = os.environ.get("SVGP_PPL_DATA")
+    path = (Path(named) if named else Path.home() / ".cache/svgp_ppl") / f"{name}.npz"
+    if not path.exists():
+        try:
+            if download is None:
+                raise OSError("it cannot be read from there as it is")
+            arrays = download()
+        except (URLError, TimeoutError, OSError) as error:
+            raise OSError(
+                f"'{name}' is not in {path.parent} and could not be downloaded from "
+                f"{source} ({error}). Set the environment variable SVGP_PPL_DATA to a "
+                f"folder with {path.name}, which holds {holds}."
+            ) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, allow_pickle=False, **arrays)
+    with np.load(path, allow_pickle=False) as held:
+        return dict(held)
+
+
+def fetch(url: str) -> str:
+    """The text at an address."""
+    with urlopen(url, timeout=60) as answer:
+        return answer.read().decode()
