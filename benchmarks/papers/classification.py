@@ -131,7 +131,7 @@ def parse(arguments=None):
 def main():
     options = parse()
     print(
-        "noise    split  flip         accuracy      nll  flip at end  seconds  published"
+        "noise    split  flip         accuracy      nll  flip at end  seconds  paper"
     )
     for noise in options.noises:
         column = NOISES.index(noise)
