@@ -1,6 +1,24 @@
 """Samplers: each sees a log density and nothing else. BlackJAX underneath."""
 
-from svgp_ppl.mcmc.chains import Chains, Sampler, run_chains
+from svgp_ppl.mcmc.chains import Chains, run_chains
+from svgp_ppl.mcmc.chees import ChEES
+from svgp_ppl.mcmc.gibbs import Gibbs
+from svgp_ppl.mcmc.hmc import HMC
+from svgp_ppl.mcmc.mclmc import MCLMC
 from svgp_ppl.mcmc.nuts import NUTS
+from svgp_ppl.mcmc.sampler import Sampler, Steered, Steering
+from svgp_ppl.mcmc.slice import EllipticalSlice
 
-__all__ = ["NUTS", "Chains", "Sampler", "run_chains"]
+__all__ = [
+    "HMC",
+    "MCLMC",
+    "NUTS",
+    "ChEES",
+    "Chains",
+    "EllipticalSlice",
+    "Gibbs",
+    "Sampler",
+    "Steered",
+    "Steering",
+    "run_chains",
+]

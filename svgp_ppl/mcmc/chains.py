@@ -1,6 +1,6 @@
 """Many chains of any sampler, vectorised, in blocks that can be seen and interrupted.
 
-A sampler is a handful of pure functions on one chain (:class:`Sampler`); this module
+A sampler is a handful of pure functions on one chain (``mcmc.sampler``); this module
 vectorises them over chains, compiles each phase once, and keeps on the host what is
 worth keeping: positions and scalar statistics of the sampling phase.
 """
@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,52 +17,13 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 from tqdm.auto import tqdm
 
-__all__ = ["Chains", "Sampler", "run_chains"]
+from svgp_ppl.mcmc.sampler import CHAINS, Sampler, Steered
+
+__all__ = ["Chains", "run_chains"]
 
 # Updates of the bar in a phase: often enough to watch, too rare to cost time.
 _MIN_UPDATES = 20
 _MAX_UPDATES = 50
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """One chain of a Markov chain Monte Carlo method, as pure functions of arrays.
-
-    ``logdensity_fn(position)`` has one argument here. State is what the next step
-    needs and has a field ``position``; info is everything else, a NamedTuple of scalars
-    whose names become the statistics of the draws. ``n_steps``, the number of gradient
-    evaluations, is compulsory (zero for a method without gradients); ``diverging``,
-    ``step_size`` and ``acceptance_rate`` are shown by the progress bar where they
-    exist. A sampler is hashable (a frozen dataclass): it is static in the compiled
-    code.
-
-    All chains follow one schedule, so a ``lax.cond`` on its entries stays a branch when
-    the chains are vectorised, and rare expensive work costs nothing at other steps.
-    """
-
-    def init(self, key: Any, position: Any, logdensity_fn: Callable) -> Any:
-        """State of the warm-up at a position."""
-        ...
-
-    def schedule(self, num_warmup: int) -> Any:
-        """What each warm-up step should do: arrays with leading axis num_warmup."""
-        ...
-
-    def warmup_step(
-        self, key: Any, warmup: Any, logdensity_fn: Callable, entry: Any
-    ) -> tuple[Any, Any]:
-        """Next state of the warm-up, and info; ``entry`` is one row of the schedule."""
-        ...
-
-    def finish(self, warmup: Any) -> tuple[Any, Any]:
-        """State and tuned parameters with which the sampling phase starts."""
-        ...
-
-    def step(
-        self, key: Any, state: Any, logdensity_fn: Callable, tuned: Any
-    ) -> tuple[Any, Any]:
-        """Next state, and info."""
-        ...
 
 
 class Chains(NamedTuple):
@@ -119,7 +80,7 @@ def run_chains(
         block_size: Steps between two updates of the bar. ``None`` takes the largest
             divisor of the phase that gives 20 to 50 updates, or, where there is none
             (a large prime), blocks of a twentieth and a shorter last one, which is
-            compiled apart.
+            compiled apart. A steered warm-up has its rounds as blocks.
 
     Returns:
         Draws, statistics, times and the tuned sampler.
@@ -148,10 +109,15 @@ def run_chains(
     keys = jax.random.split(key_init, num_chains)
     warmup, warmup_seconds = _start(keys, positions, data, **static), 0.0
     if num_warmup > 0:
-        keys = _step_keys(key_warmup, num_chains, num_warmup)
+        schedule = sampler.schedule(num_warmup)
+        num_steps = len(jax.tree.leaves(schedule)[0])
+        inputs = (_step_keys(key_warmup, num_chains, num_steps), schedule)
         lower = partial(_warmup_block.lower, **static)
-        inputs = (keys, sampler.schedule(num_warmup))
-        for block in _blocks("warmup", lower, warmup, inputs, (data,), **options):
+        steered = dict(options)
+        if isinstance(sampler, Steered):
+            steering = sampler.steer(num_chains, num_warmup)
+            steered |= {"block_size": steering.round_length, "update": steering.update}
+        for block in _blocks("warmup", lower, warmup, inputs, (data,), **steered):
             warmup, warmup_seconds = block.carry, warmup_seconds + block.seconds
 
     state, tuned = jax.vmap(sampler.finish)(warmup)
@@ -191,7 +157,7 @@ def _start(keys, positions, data, *, sampler, logdensity_fn):
     def start(key, position):
         return sampler.init(key, position, lambda p: logdensity_fn(p, data))
 
-    return jax.vmap(start)(keys, positions)
+    return jax.vmap(start, axis_name=CHAINS)(keys, positions)
 
 
 @partial(jax.jit, static_argnames=("sampler", "logdensity_fn"))
@@ -201,7 +167,8 @@ def _warmup_block(warmup, inputs, data, *, sampler, logdensity_fn):
         warmup, info = jax.vmap(
             lambda key, one: sampler.warmup_step(
                 key, one, lambda p: logdensity_fn(p, data), entry
-            )
+            ),
+            axis_name=CHAINS,
         )(keys, warmup)
         return warmup, (None, info)
 
@@ -214,7 +181,8 @@ def _sampling_block(state, keys, tuned, data, *, sampler, logdensity_fn):
         state, info = jax.vmap(
             lambda key, one, tuned: sampler.step(
                 key, one, lambda p: logdensity_fn(p, data), tuned
-            )
+            ),
+            axis_name=CHAINS,
         )(keys, state, tuned)
         return state, (state.position, info)
 
@@ -241,8 +209,12 @@ def _blocks(
     *,
     block_size: int | None,
     progress: bool,
+    update: Callable[[dict], Any] | None = None,
 ) -> Iterator[_Block]:
-    """Run a phase, block by block, compiling apart from the clock."""
+    """Run a phase, block by block, compiling apart from the clock.
+
+    ``update`` gives what replaces ``carry.tuned`` from the statistics of a block.
+    """
     num_steps = len(jax.tree.leaves(inputs)[0])
     size = block_size or _block_size(num_steps)
     compiled = {}
@@ -257,10 +229,12 @@ def _blocks(
             began = time.perf_counter()
             carry, output = compiled[length](carry, rows, *constants)
             output = jax.device_get(output)
+            stats = output[1]._asdict()
+            if update is not None:
+                carry = carry._replace(tuned=update(stats))
             seconds = time.perf_counter() - began
             # Handed over before the bar moves: an interrupt then loses no block.
             yield _Block(carry, output, seconds)
-            stats = output[1]._asdict()
             postfix = {}
             if "diverging" in stats:
                 divergences += int(np.sum(stats["diverging"]))

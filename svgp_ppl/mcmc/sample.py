@@ -1,6 +1,7 @@
 """Draws of v and the hyperparameters together, as an ArviZ object."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ from numpyro.handlers import substitute, trace
 from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.failures import explain_non_finite
 from svgp_ppl.fit import Fit
-from svgp_ppl.mcmc.chains import Sampler, run_chains
+from svgp_ppl.mcmc.chains import run_chains
 from svgp_ppl.mcmc.nuts import NUTS
+from svgp_ppl.mcmc.sampler import Sampler
 from svgp_ppl.mcmc.target import Target, make_target
 from svgp_ppl.primitives import Expected
 
@@ -94,7 +96,7 @@ def sample(
         key_chains,
         target.logdensity_fn,
         positions,
-        NUTS() if sampler is None else sampler,
+        _told_of_sites(NUTS() if sampler is None else sampler, target),
         num_warmup=num_warmup,
         num_samples=num_samples,
         data=target.data,
@@ -130,6 +132,13 @@ def _take_init(init) -> tuple[Callable | None, Mapping[str, Any]]:
         "init must be what gp.fit returns, or (guide, params) with the params of "
         f"numpyro's SVI, and is a {type(init).__name__}."
     )
+
+
+def _told_of_sites(sampler: Any, target: Target) -> Sampler:
+    """The sampler, told which sites have the prior N(0, I) where it asks for them."""
+    if not hasattr(sampler, "whitened"):
+        return sampler
+    return replace(sampler, whitened=tuple(target.whitened_names()))
 
 
 def _require_finite_start(target: Target, positions: dict) -> None:

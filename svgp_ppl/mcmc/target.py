@@ -21,7 +21,7 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.arguments import take_apart
-from svgp_ppl.primitives import is_layer
+from svgp_ppl.primitives import is_inducing, is_layer
 
 __all__ = ["Target", "make_target"]
 
@@ -61,6 +61,11 @@ class Target(NamedTuple):
             for name, site in self.model_trace.items()
             if site["type"] == "sample" and not site["is_observed"]
         ]
+
+    def whitened_names(self) -> list[str]:
+        """Names of the sites that hold whitened values, whose prior is N(0, I)."""
+        sites = self.model_trace
+        return [name for name in self.latent_names() if is_inducing(sites[name])]
 
     def observed(self) -> dict[str, np.ndarray]:
         """Data by site name."""

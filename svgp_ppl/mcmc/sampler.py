@@ -1,0 +1,81 @@
+"""What a sampler is: a handful of pure functions on one chain."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+__all__ = ["CHAINS", "Sampler", "Steered", "Steering"]
+
+# Name of the axis of chains, for samplers that tune on all chains together.
+CHAINS = "chains"
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """One chain of a Markov chain Monte Carlo method, as pure functions of arrays.
+
+    ``logdensity_fn(position)`` has one argument here. State is what the next step
+    needs and has a field ``position``; info is everything else, a NamedTuple of scalars
+    whose names become the statistics of the draws. ``n_steps``, the number of gradient
+    evaluations, is compulsory (zero for a method without gradients); ``diverging``,
+    ``step_size`` and ``acceptance_rate`` are shown by the progress bar where they
+    exist. A sampler is hashable (a frozen dataclass): it is static in the compiled
+    code.
+
+    All chains follow one schedule, so a ``lax.cond`` on its entries stays a branch when
+    the chains are vectorised, and rare expensive work costs nothing at other steps.
+    The vectorised axis is named :data:`CHAINS`: ``jax.lax.all_gather`` sees all chains.
+    """
+
+    def init(self, key: Any, position: Any, logdensity_fn: Callable) -> Any:
+        """State of the warm-up at a position."""
+        ...
+
+    def schedule(self, num_warmup: int) -> Any:
+        """What each warm-up step should do: arrays with leading axis num_warmup."""
+        ...
+
+    def warmup_step(
+        self, key: Any, warmup: Any, logdensity_fn: Callable, entry: Any
+    ) -> tuple[Any, Any]:
+        """Next state of the warm-up, and info; ``entry`` is one row of the schedule."""
+        ...
+
+    def finish(self, warmup: Any) -> tuple[Any, Any]:
+        """State and tuned parameters with which the sampling phase starts."""
+        ...
+
+    def step(
+        self, key: Any, state: Any, logdensity_fn: Callable, tuned: Any
+    ) -> tuple[Any, Any]:
+        """Next state, and info."""
+        ...
+
+
+class Steering(NamedTuple):
+    """How the host steers a warm-up in rounds.
+
+    Attributes:
+        round_length: Steps of a round.
+        update: Statistics of a round, arrays [round_length, chains] by name, to the
+            tuned parameters of the next one, leaves [chains, ...]; after the last round
+            to those of the sampling phase.
+    """
+
+    round_length: int
+    update: Callable[[dict[str, np.ndarray]], Any]
+
+
+@runtime_checkable
+class Steered(Sampler, Protocol):
+    """A sampler whose warm-up is steered by the host between rounds.
+
+    Its schedule is a whole number of rounds, and the state of its warm-up has a field
+    ``tuned``, which is replaced after every round. The program of a round is compiled
+    once.
+    """
+
+    def steer(self, num_chains: int, num_warmup: int) -> Steering:
+        """A new steering, for one run."""
+        ...
