@@ -86,11 +86,13 @@ MAY_IMPORT = {
     "mcmc.slice": {"mcmc.hmc"},
     "mcmc.gibbs": {"mcmc.hmc", "mcmc.sampler", "mcmc.slice", "mcmc.tuning"},
     "mcmc.target": {"arguments", "primitives"},
+    "mcmc.frame": {"beliefs", "linalg", "mcmc.target"},
     "mcmc.sample": {
         "diagnostics",
         "failures",
         "fit",
         "mcmc.chains",
+        "mcmc.frame",
         "mcmc.nuts",
         "mcmc.sampler",
         "mcmc.target",
@@ -115,7 +117,7 @@ HOMES = {
 
 LONGEST = 350
 # Folders that count as one module: one idea that outgrew a file.
-FOLDERS = ("beliefs", "datasets", "guides", "kernels", "likelihoods")
+FOLDERS = ("beliefs", "datasets", "diagnostics", "guides", "kernels", "likelihoods")
 
 
 def name_of(path):

@@ -1,5 +1,7 @@
 """Diagnostics: ArviZ there and back, and a second route to each number."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -180,3 +182,144 @@ def test_errors_say_what_to_do():
         diagnostics.ess_per_second(diagnostics.to_arviz(iid()))
     with pytest.raises(ValueError, match="no draws"):
         diagnostics.ess({})
+
+
+# ------------------------------------------------------------ gradients, energy, LOO
+
+
+def test_ess_per_gradient_counts_the_worst_parameter():
+    draws = {"x": autoregressive(0.8), "y": iid(num_draws=4000)["variance"]}
+    posterior = diagnostics.to_arviz(draws, attrs={"num_gradients": 160_000})
+    smallest = float(diagnostics.ess(draws)["x"])
+    value = diagnostics.ess_per_gradient(posterior)
+    np.testing.assert_allclose(value, smallest / 160_000)
+    none = diagnostics.to_arviz(draws, attrs={"num_gradients": 0})
+    assert np.isnan(diagnostics.ess_per_gradient(none))
+    with pytest.raises(ValueError, match=r"attribute 'num_gradients', which gp.sample"):
+        diagnostics.ess_per_gradient(diagnostics.to_arviz(draws))
+
+
+def test_bfmi_of_known_energies():
+    # Independent energies differ by twice their variance; AR(1) by 2 (1 − ρ).
+    energy = np.concatenate([autoregressive(0.0)[:2], autoregressive(0.9)[:2]])
+    posterior = diagnostics.to_arviz({"x": energy}, sample_stats={"energy": energy})
+    np.testing.assert_allclose(
+        diagnostics.bfmi(posterior), [2.0, 2.0, 0.2, 0.2], rtol=0.2
+    )
+    with pytest.raises(ValueError, match="needs the energy"):
+        diagnostics.bfmi(diagnostics.to_arviz({"x": energy}))
+
+
+def test_slowest_are_ordered_by_the_last_window():
+    values = {
+        "a": np.array([[9.0, 9.0], [1.1, 1.4]]),
+        "b": np.array([9.0, 1.2]),
+        "c": np.array([9.0, np.nan]),
+    }
+    assert diagnostics.slowest(values, 2) == [("a", (1,)), ("b", ())]
+    assert len(diagnostics.slowest(values)) == 3
+
+
+def conjugate_draws(num_draws=2000):
+    """y_n ~ N(θ, 1) with a flat prior: θ | y ~ N(ȳ, 1/N)."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=12)
+    theta = y.mean() + rng.normal(size=(4, num_draws)) / np.sqrt(len(y))
+    terms = -0.5 * (y - theta[..., None]) ** 2 - 0.5 * np.log(2 * np.pi)
+    posterior = diagnostics.to_arviz({"theta": theta}, log_likelihood={"y": terms})
+    return y, posterior
+
+
+def test_loo_is_the_leave_one_out_density():
+    y, posterior = conjugate_draws()
+    found = diagnostics.loo(posterior)
+    # y_n given the others is N(their mean, 1 + 1/(N − 1)).
+    others = (y.sum() - y) / (len(y) - 1)
+    variance = 1 + 1 / (len(y) - 1)
+    exact = -0.5 * (y - others) ** 2 / variance - 0.5 * np.log(2 * np.pi * variance)
+    np.testing.assert_allclose(found.pointwise, exact, atol=0.02)
+    np.testing.assert_allclose(found.elpd, exact.sum(), atol=0.05)
+    assert found.pareto_k.shape == (12,) and np.all(found.pareto_k < 0.7)
+    assert 0.5 < found.num_parameters < 3 and found.standard_error > 0
+    with pytest.raises(ValueError, match=r"site must be one of \['y'\], and is 'z'"):
+        diagnostics.loo(posterior, "z")
+    with pytest.raises(ValueError, match="log_likelihood=True"):
+        diagnostics.loo(diagnostics.to_arviz(iid()))
+
+
+# ------------------------------------------------------------------------- the report
+
+
+def test_a_healthy_run_is_called_healthy():
+    _, posterior = conjugate_draws()
+    found = diagnostics.report(posterior)
+    assert found.is_healthy and found.findings == []
+    text = str(found)
+    assert text.startswith("4 chains of 2000 draws, 1 parameter; smallest ESS")
+    assert text.endswith("Nothing wrong was found.")
+
+
+def shifted():
+    draws = iid()
+    draws["f"][0, :, 2] += 3.0
+    return {"draws": draws}
+
+
+def stuck():
+    draws = iid()
+    for values in draws.values():
+        values[2] = values[2, :1]
+    return {"draws": draws}
+
+
+def heavy_tail():
+    draws = iid()
+    terms = -0.01 * np.abs(np.random.default_rng(1).normal(size=(4, 1000, 5)))
+    terms[..., 3] = -50.0 * draws["f"][..., 0] ** 2
+    return {"draws": draws, "log_likelihood": {"y": terms}}
+
+
+def stats(**values):
+    return {"draws": iid(), "sample_stats": values}
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (
+            shifted(),
+            [r"R-hat above 1.01 in 1 of 4 parameters, worst 1\.\d+ \(f\[2\]\)"],
+        ),
+        (stuck(), [r"Chains \[2\] never moved", "The chains disagree"]),
+        (
+            {"draws": {"x": autoregressive(0.98)}},
+            [r"Fewer than 400 effective draws in 1 of 1 parameters, fewest \d+ \(x\)"],
+        ),
+        ({"draws": iid(num_chains=1)}, ["There is one chain"]),
+        (
+            stats(diverging=np.arange(4000).reshape(4, 1000) < 7),
+            [r"7 of 4000 draws diverged \(\[7, 0, 0, 0\] by chain\)"],
+        ),
+        (
+            stats(energy=autoregressive(0.95, num_draws=1000)),
+            [r"The energy mixes slowly: BFMI \[0\."],
+        ),
+        (
+            stats(tree_depth=np.full((4, 1000), 10), n_steps=np.full((4, 1000), 1023)),
+            ["100 % of the trajectories were cut off at 1023 steps"],
+        ),
+        (
+            stats(acceptance_rate_rest=np.full((4, 1000), 0.01)),
+            ["Most proposals for the other sites are refused"],
+        ),
+        (heavy_tail(), [r"LOO of site 'y' cannot be trusted at 1 data \(\[3\]\)"]),
+    ],
+)
+def test_what_is_wrong_is_said(content, words):
+    content = dict(content)
+    found = diagnostics.report(diagnostics.to_arviz(content.pop("draws"), **content))
+    assert not found.is_healthy
+    text = str(found)
+    assert text.count("Try: ") == len(found.findings)
+    for pattern in words:
+        assert re.search(pattern, text), text

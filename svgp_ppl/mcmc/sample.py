@@ -15,6 +15,7 @@ from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.failures import explain_non_finite
 from svgp_ppl.fit import Fit
 from svgp_ppl.mcmc.chains import run_chains
+from svgp_ppl.mcmc.frame import Frame, belief_frame
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler
 from svgp_ppl.mcmc.target import Target, make_target
@@ -33,6 +34,7 @@ def sample(
     num_samples: int = 1000,
     num_nodes: int = 1,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
+    precondition: bool | None = None,
     log_likelihood: bool = False,
     progress: bool = True,
     **kwargs,
@@ -58,6 +60,10 @@ def sample(
             over the data.
         init: A :class:`Fit` or ``(guide, params)`` to start from; None starts at random
             and freezes ``param`` sites at their initial values.
+        precondition: Whether the sampler moves ξ in v = m + S ξ, with N(m, S Sᵀ) the
+            belief of ``init``: its metric then starts at the fit. None does so where
+            the belief is Gaussian with full covariance and the sampler has no use for
+            the prior N(0, I) of v (``Gibbs`` and ``EllipticalSlice`` have).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
         progress: Whether to show progress bars.
@@ -85,6 +91,7 @@ def sample(
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} must be a positive integer, and is {count!r}.")
     key_target, key_start, key_chains = random.split(key, 3)
+    sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
     target = make_target(key_target, model, args, kwargs, params, num_nodes)
     if guide is None:
@@ -92,17 +99,27 @@ def sample(
     else:
         positions = target.positions_from(key_start, guide, dict(params), num_chains)
     _require_finite_start(target, positions)
+    frame = _frame(key_target, precondition, sampler, guide, params, target)
+
+    def logdensity_fn(position, data):
+        frame, data = data
+        return target.logdensity_fn(frame.to_values(position), data)
+
+    def constrain(position, data):
+        frame, data = data
+        return target.constrain(frame.to_values(position), data)
+
     chains = run_chains(
         key_chains,
-        target.logdensity_fn,
-        positions,
-        _told_of_sites(NUTS() if sampler is None else sampler, target),
+        logdensity_fn,
+        jax.vmap(frame.from_values)(positions),
+        _told_of_sites(sampler, target),
         num_warmup=num_warmup,
         num_samples=num_samples,
-        data=target.data,
+        data=(frame, target.data),
         progress=progress,
     )
-    draws = _over_draws(target.constrain, chains.draws, target.data)
+    draws = _over_draws(constrain, chains.draws, (frame, target.data))
     likelihoods = None
     if log_likelihood:
         likelihoods = _over_draws(_log_likelihood(target), draws, target.data)
@@ -132,6 +149,26 @@ def _take_init(init) -> tuple[Callable | None, Mapping[str, Any]]:
         "init must be what gp.fit returns, or (guide, params) with the params of "
         f"numpyro's SVI, and is a {type(init).__name__}."
     )
+
+
+def _frame(key, precondition, sampler, guide, params, target: Target) -> Frame:
+    """The coordinates of the sampler."""
+    needs_prior = hasattr(sampler, "whitened")
+    if precondition and needs_prior:
+        raise ValueError(
+            f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values "
+            "and cannot be preconditioned: drop precondition=True."
+        )
+    if precondition is False or needs_prior or guide is None:
+        frame = Frame({}, {})
+    else:
+        frame = belief_frame(key, guide, params, target)
+    if precondition and not frame.loc:
+        raise ValueError(
+            "precondition=True needs init= with a Gaussian belief of full covariance, "
+            "such as that of AutoGaussian."
+        )
+    return frame
 
 
 def _told_of_sites(sampler: Any, target: Target) -> Sampler:
@@ -184,7 +221,7 @@ def _log_probability(site: dict) -> jax.Array:
     return site["fn"].log_prob(site["value"])
 
 
-def _over_draws(function: Callable, draws: dict, data: list) -> dict[str, np.ndarray]:
+def _over_draws(function: Callable, draws: dict, data: Any) -> dict[str, np.ndarray]:
     """``function`` at every draw of every chain, a few at a time."""
     leading = next(iter(jax.tree.leaves(draws))).shape[:2]
     flat = jax.tree.map(

@@ -1,99 +1,28 @@
-"""Draws to and from ArviZ, and how well a sampler mixes, per draw and per second.
+"""How well a sampler mixes, per draw, per gradient and per second.
 
-Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
-them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
-:func:`to_arviz` and what it returns know which.
+Draws are a dict from names to arrays [chains, draws, ...] or an ArviZ object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import arviz
 import numpy as np
 from jaxtyping import Float
 
+from svgp_ppl.diagnostics.posterior import arrays_of, group, to_arviz
+
 __all__ = [
+    "bfmi",
     "esjd",
     "ess",
+    "ess_per_gradient",
     "ess_per_second",
-    "group",
     "psrf",
     "rhat",
+    "slowest",
     "summary",
-    "to_arviz",
 ]
-
-
-def to_arviz(
-    draws: Mapping[str, Any],
-    *,
-    sample_stats: Mapping[str, Any] | None = None,
-    observed_data: Mapping[str, Any] | None = None,
-    constant_data: Mapping[str, Any] | None = None,
-    log_likelihood: Mapping[str, Any] | None = None,
-    coords: Mapping[str, Any] | None = None,
-    dims: Mapping[str, Any] | None = None,
-    attrs: Mapping[str, Any] | None = None,
-) -> Any:
-    """Draws, and what belongs to them, as the object of the installed ArviZ.
-
-    Args:
-        draws: Arrays [chains, draws, ...] by name: the group ``posterior``.
-        sample_stats: Arrays [chains, draws] by name, such as ``diverging``.
-        observed_data: What was conditioned on, arrays by name.
-        constant_data: Inputs and frozen parameters, arrays by name.
-        log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
-        coords: Labels by dimension.
-        dims: Names of the dimensions after chain and draw, by variable.
-        attrs: Attributes of the group ``posterior``; ``sampling_seconds`` is what
-            :func:`ess_per_second` reads.
-
-    Returns:
-        ``InferenceData`` (ArviZ 0.x) or ``DataTree`` (ArviZ 1.x).
-
-    Raises:
-        ValueError: If draws, statistics and log likelihoods do not share their chains
-            and draws.
-
-    Example:
-        >>> posterior = to_arviz({"scale": np.ones((4, 100))})
-        >>> group(posterior, "posterior")["scale"].shape
-        (4, 100)
-    """
-    groups = {
-        "posterior": draws,
-        "sample_stats": sample_stats,
-        "log_likelihood": log_likelihood,
-        "observed_data": observed_data,
-        "constant_data": constant_data,
-    }
-    arrays = {
-        name: {key: np.asarray(value) for key, value in content.items()}
-        for name, content in groups.items()
-        if content is not None
-    }
-    sampled = ("posterior", "sample_stats", "log_likelihood")
-    _check_leading_axes({k: v for k, v in arrays.items() if k in sampled})
-
-    build: Any = arviz.from_dict
-    if int(arviz.__version__.split(".")[0]) < 1:
-        result = build(**arrays, coords=coords, dims=dims)
-    else:
-        result = build(arrays, coords=coords, dims=dims)
-    result["posterior"].attrs.update(attrs or {})
-    return result
-
-
-def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
-    """Arrays of one group of an ArviZ object, by name; empty when it has no such group.
-
-    Example:
-        >>> group(to_arviz({"scale": np.ones((4, 100))}), "observed_data")
-        {}
-    """
-    if name not in posterior:
-        return {}
-    return {key: value.values for key, value in posterior[name].data_vars.items()}
 
 
 def ess(draws: Any) -> dict[str, np.ndarray]:
@@ -109,7 +38,7 @@ def ess(draws: Any) -> dict[str, np.ndarray]:
         >>> ess({"x": np.random.default_rng(0).normal(size=(4, 500))})["x"] > 1000
         np.True_
     """
-    arrays = _arrays(draws)
+    arrays = arrays_of(draws)
     values: Any = arviz.ess(to_arviz(arrays), method="bulk")
     return {name: values[name].values for name in arrays}
 
@@ -124,7 +53,7 @@ def rhat(draws: Any) -> dict[str, np.ndarray]:
     Returns:
         Arrays [...] by name; below 1.01 where the chains agree.
     """
-    arrays = _arrays(draws)
+    arrays = arrays_of(draws)
     values: Any = arviz.rhat(to_arviz(arrays), method="rank")
     return {name: values[name].values for name in arrays}
 
@@ -161,7 +90,7 @@ def psrf(
         >>> psrf({"x": x}, windows=[100, 1000])["x"].shape
         (2,)
     """
-    arrays = _arrays(draws)
+    arrays = arrays_of(draws)
     num_chains, num_draws = next(iter(arrays.values())).shape[:2]
     ends = [num_draws] if windows is None else list(windows)
     if num_chains < 2:
@@ -216,19 +145,93 @@ def ess_per_second(posterior: Any) -> float:
     Raises:
         ValueError: If nothing says how long sampling took.
     """
-    attributes = posterior["posterior"].attrs
-    if "sampling_seconds" not in attributes:
-        raise ValueError(
-            "The posterior does not say how long sampling took: it needs the attribute "
-            "'sampling_seconds', e.g. to_arviz(draws, attrs={'sampling_seconds': 12})."
-        )
-    arrays = _arrays(posterior)
+    smallest = [
+        min(np.min(v) for v in one.values()) for one in _ess_of_chains(posterior)
+    ]
+    return float(np.mean(smallest) / _attribute(posterior, "sampling_seconds"))
+
+
+def ess_per_gradient(posterior: Any) -> float:
+    """Smallest ESS over the parameters of all chains / gradients of all chains.
+
+    Independent of the machine, and blind to what a sampler does beside its gradients;
+    NaN for a sampler without gradients.
+
+    Args:
+        posterior: An ArviZ object whose posterior has the attribute
+            ``num_gradients``.
+
+    Raises:
+        ValueError: If nothing says how many gradients were evaluated.
+    """
+    num_gradients = _attribute(posterior, "num_gradients")
+    smallest = min(np.min(values) for values in ess(posterior).values())
+    return float(smallest / num_gradients) if num_gradients else float("nan")
+
+
+def _ess_of_chains(posterior: Any) -> list[dict[str, np.ndarray]]:
+    """ESS of every chain taken alone."""
+    arrays = arrays_of(posterior)
     num_chains = len(next(iter(arrays.values())))
-    smallest = []
-    for chain in range(num_chains):
-        alone = ess({name: x[chain : chain + 1] for name, x in arrays.items()})
-        smallest.append(min(np.min(values) for values in alone.values()))
-    return float(np.mean(smallest) / attributes["sampling_seconds"])
+    return [
+        ess({name: x[chain : chain + 1] for name, x in arrays.items()})
+        for chain in range(num_chains)
+    ]
+
+
+def _attribute(posterior: Any, name: str) -> float:
+    attributes = posterior["posterior"].attrs
+    if name not in attributes:
+        raise ValueError(
+            f"The posterior does not have the attribute '{name}', which gp.sample "
+            f"sets; for draws from elsewhere: to_arviz(draws, attrs={{'{name}': 12}})."
+        )
+    return float(attributes[name])
+
+
+def bfmi(posterior: Any) -> np.ndarray:
+    """Bayesian fraction of missing information of every chain, [chains].
+
+    mean (E_{t+1} − E_t)² / var E for the energies E of the draws (Betancourt 2016): how
+    far fresh momenta move the energy, beside how far it has to go. Below 0.3 the chain
+    walks slowly through the tails.
+
+    Args:
+        posterior: An ArviZ object with the statistic ``energy``.
+
+    Raises:
+        ValueError: The sampler has no energy.
+    """
+    stats = group(posterior, "sample_stats")
+    if "energy" not in stats:
+        raise ValueError("bfmi needs the energy of the draws: use NUTS or HMC.")
+    energy = np.asarray(stats["energy"], np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1)
+
+
+def slowest(values: dict[str, np.ndarray], num: int = 20) -> list[tuple[str, tuple]]:
+    """Name and index of the elements with the largest last values, worst first.
+
+    For ``psrf``, whose first axis is that of the windows: the parameters that the
+    figure of Hensman et al. (2015) follows.
+
+    Args:
+        values: Arrays [windows, ...] by name, such as ``psrf`` gives.
+        num: How many.
+
+    Example:
+        >>> slowest({"x": np.array([[1.0, 1.5, 1.2]])}, 2)
+        [('x', (1,)), ('x', (2,))]
+    """
+    last = [
+        (value, name, tuple(int(i) for i in index))
+        for name, array in values.items()
+        for index, value in np.ndenumerate(array[-1])
+        if np.isfinite(value)
+    ]
+    last.sort(key=lambda entry: -entry[0])
+    return [(name, index) for _, name, index in last[:num]]
 
 
 def esjd(draws: Any) -> float:
@@ -243,7 +246,7 @@ def esjd(draws: Any) -> float:
         >>> esjd({"x": np.array([[0.0, 1.0, 3.0]])})
         2.5
     """
-    jumps = [np.diff(x, axis=1) ** 2 for x in _arrays(draws).values()]
+    jumps = [np.diff(x, axis=1) ** 2 for x in arrays_of(draws).values()]
     num_jumps = jumps[0].shape[0] * jumps[0].shape[1]
     return float(sum(np.sum(jump) for jump in jumps) / num_jumps)
 
@@ -260,29 +263,3 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
         posterior = to_arviz(posterior)
     names = None if var_names is None else list(var_names)
     return arviz.summary(posterior, var_names=names)
-
-
-def _arrays(draws: Any) -> dict[str, np.ndarray]:
-    """Draws by name, in double precision."""
-    # An ArviZ object is a Mapping too (of groups), but never a dict.
-    arrays = draws if isinstance(draws, dict) else group(draws, "posterior")
-    if not arrays:
-        raise ValueError("There are no draws: the posterior is empty or absent.")
-    arrays = {name: np.asarray(x, dtype=np.float64) for name, x in arrays.items()}
-    _check_leading_axes({"draws": arrays})
-    return arrays
-
-
-def _check_leading_axes(groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    shapes = {
-        f"{name}[{key!r}]": value.shape
-        for name, arrays in groups.items()
-        for key, value in arrays.items()
-    }
-    if len({shape[:2] for shape in shapes.values()}) > 1 or any(
-        len(shape) < 2 for shape in shapes.values()
-    ):
-        raise ValueError(
-            "Every array needs the leading axes [chains, draws], the same for all; the "
-            f"shapes are {shapes}. For a single chain add an axis: values[None]."
-        )

@@ -1,0 +1,39 @@
+"""Draws to and from ArviZ, how well a sampler mixes, and what is wrong with a run.
+
+Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
+them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since.
+"""
+
+from svgp_ppl.diagnostics.loo import LOO, loo
+from svgp_ppl.diagnostics.mixing import (
+    bfmi,
+    esjd,
+    ess,
+    ess_per_gradient,
+    ess_per_second,
+    psrf,
+    rhat,
+    slowest,
+    summary,
+)
+from svgp_ppl.diagnostics.posterior import group, to_arviz
+from svgp_ppl.diagnostics.report import Finding, Report, report
+
+__all__ = [
+    "LOO",
+    "Finding",
+    "Report",
+    "bfmi",
+    "esjd",
+    "ess",
+    "ess_per_gradient",
+    "ess_per_second",
+    "group",
+    "loo",
+    "psrf",
+    "report",
+    "rhat",
+    "slowest",
+    "summary",
+    "to_arviz",
+]

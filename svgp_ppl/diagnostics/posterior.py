@@ -1,0 +1,112 @@
+"""Draws to and from ArviZ.
+
+Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
+them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
+:func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import arviz
+import numpy as np
+
+__all__ = ["arrays_of", "group", "to_arviz"]
+
+
+def to_arviz(
+    draws: Mapping[str, Any],
+    *,
+    sample_stats: Mapping[str, Any] | None = None,
+    observed_data: Mapping[str, Any] | None = None,
+    constant_data: Mapping[str, Any] | None = None,
+    log_likelihood: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Draws, and what belongs to them, as the object of the installed ArviZ.
+
+    Args:
+        draws: Arrays [chains, draws, ...] by name: the group ``posterior``.
+        sample_stats: Arrays [chains, draws] by name, such as ``diverging``.
+        observed_data: What was conditioned on, arrays by name.
+        constant_data: Inputs and frozen parameters, arrays by name.
+        log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
+        coords: Labels by dimension.
+        dims: Names of the dimensions after chain and draw, by variable.
+        attrs: Attributes of the group ``posterior``; ``sampling_seconds`` is what
+            :func:`ess_per_second` reads.
+
+    Returns:
+        ``InferenceData`` (ArviZ 0.x) or ``DataTree`` (ArviZ 1.x).
+
+    Raises:
+        ValueError: If draws, statistics and log likelihoods do not share their chains
+            and draws.
+
+    Example:
+        >>> posterior = to_arviz({"scale": np.ones((4, 100))})
+        >>> group(posterior, "posterior")["scale"].shape
+        (4, 100)
+    """
+    groups = {
+        "posterior": draws,
+        "sample_stats": sample_stats,
+        "log_likelihood": log_likelihood,
+        "observed_data": observed_data,
+        "constant_data": constant_data,
+    }
+    arrays = {
+        name: {key: np.asarray(value) for key, value in content.items()}
+        for name, content in groups.items()
+        if content is not None
+    }
+    sampled = ("posterior", "sample_stats", "log_likelihood")
+    _check_leading_axes({k: v for k, v in arrays.items() if k in sampled})
+
+    build: Any = arviz.from_dict
+    if int(arviz.__version__.split(".")[0]) < 1:
+        result = build(**arrays, coords=coords, dims=dims)
+    else:
+        result = build(arrays, coords=coords, dims=dims)
+    result["posterior"].attrs.update(attrs or {})
+    return result
+
+
+def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
+    """Arrays of one group of an ArviZ object, by name; empty when it has no such group.
+
+    Example:
+        >>> group(to_arviz({"scale": np.ones((4, 100))}), "observed_data")
+        {}
+    """
+    if name not in posterior:
+        return {}
+    return {key: value.values for key, value in posterior[name].data_vars.items()}
+
+
+def arrays_of(draws: Any) -> dict[str, np.ndarray]:
+    """Draws by name, in double precision."""
+    # An ArviZ object is a Mapping too (of groups), but never a dict.
+    arrays = draws if isinstance(draws, dict) else group(draws, "posterior")
+    if not arrays:
+        raise ValueError("There are no draws: the posterior is empty or absent.")
+    arrays = {name: np.asarray(x, dtype=np.float64) for name, x in arrays.items()}
+    _check_leading_axes({"draws": arrays})
+    return arrays
+
+
+def _check_leading_axes(groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    shapes = {
+        f"{name}[{key!r}]": value.shape
+        for name, arrays in groups.items()
+        for key, value in arrays.items()
+    }
+    if len({shape[:2] for shape in shapes.values()}) > 1 or any(
+        len(shape) < 2 for shape in shapes.values()
+    ):
+        raise ValueError(
+            "Every array needs the leading axes [chains, draws], the same for all; the "
+            f"shapes are {shapes}. For a single chain add an axis: values[None]."
+        )
