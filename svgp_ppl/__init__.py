@@ -26,6 +26,7 @@ from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.natural_gradient import natural_gradient
+from svgp_ppl.pipeline import Hybrid, fit_and_sample
 from svgp_ppl.predict import Prediction, predict
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 
@@ -38,6 +39,7 @@ __all__ = [
     "AutoMixture",
     "Expected",
     "Fit",
+    "Hybrid",
     "Latent",
     "MarginalELBO",
     "NonFiniteBoundError",
@@ -50,6 +52,7 @@ __all__ = [
     "draw_functions",
     "expectations",
     "fit",
+    "fit_and_sample",
     "inducing",
     "kernels",
     "likelihoods",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from svgp_ppl import datasets
-from svgp_ppl.datasets import classification, regression
+from svgp_ppl.datasets import classification, counts, regression
 
 
 def test_coal_is_the_published_series():
@@ -113,6 +113,37 @@ def test_labelled_sets_are_downloaded_without_the_number_of_the_row(folder, coll
     assert len(both.y) + len(both.y_test) == 30 and both.num_classes == 2
 
 
+def test_events_are_counted_in_bins(folder, tmp_path, monkeypatch):
+    rng = np.random.default_rng(4)
+    years, trees = 1851 + 111 * rng.uniform(size=191), rng.uniform(size=(60, 2))
+    for name in ("coal", "spatial"):
+        (tmp_path / name).mkdir()
+    np.savetxt(tmp_path / "coal" / "coal.csv", years, delimiter=",")
+    np.savetxt(tmp_path / "spatial" / "pines.np", np.vstack([trees[:1], trees]))
+    monkeypatch.setattr(counts, "_NIPS_SOURCE", tmp_path.as_uri() + "/{path}")
+    half = datasets.coal_split(3)
+    assert half.y.sum() == 95 and half.y_test.sum() == 96 and len(half.x) == 100
+    np.random.seed(3)  # noqa: NPY002
+    rows = np.random.permutation(191)[:95]  # noqa: NPY002
+    first = (years[rows] < half.x[0, 0] + half.size / 2).sum()
+    assert half.y[0] == first
+    np.testing.assert_allclose(half.size * 100, np.ptp(years))
+    grid = datasets.pines(4)
+    assert grid.y.sum() == 60 and grid.area == 6.25  # the repeated tree counts once
+    in_cell = np.all(np.abs(10 * trees - grid.x[5]) < 1.25, axis=1).sum()
+    assert grid.y[5] == in_cell and grid.x[5].tolist() == [3.75, 3.75]
+
+
+def test_three_classes_have_their_published_sizes():
+    toy = datasets.three_classes()
+    assert np.bincount(toy.y).tolist() == [266, 253, 231]
+    assert np.bincount(toy.y_test).tolist() == [240, 259, 251]
+    # The first cloud is long in x, the second in y, the third along x = y or x = −y.
+    sds = [toy.x[toy.y == c].std(0) for c in range(3)]
+    assert sds[0][0] > 5 * sds[0][1] and sds[1][1] > 5 * sds[1][0]
+    np.testing.assert_allclose(sds[2][0], sds[2][1], rtol=0.1)
+
+
 def test_stored_splits_are_used_as_they_are(folder):
     folder.mkdir()
     rng = np.random.default_rng(2)
@@ -136,6 +167,7 @@ def test_stored_splits_are_used_as_they_are(folder):
             r"name must be one of \['adult'.*'iris'",
         ),
         (lambda: datasets.savigp("creep"), r"holds X \[N, D\], y, train_idx and test"),
+        (lambda: datasets.image(), r"image.npz, which holds X \[2086, 18\]"),
         (lambda: datasets.banana(), r"folder with banana.npz, which holds X \[5300"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpyro.infer.svi import SVIState
 
-from svgp_ppl import datasets, plots
+from svgp_ppl import datasets, diagnostics, plots
 from svgp_ppl.fit import Fit
 
 
@@ -59,3 +59,76 @@ def test_the_embedded_counts_are_those_of_jarrett():
     data = datasets.coal()
     assert data.y.sum() == 191 and data.y.shape == (112,)
     assert data.x[0, 0] == 1851 and data.x[-1, 0] == 1962
+
+
+def chains(num_draws=400):
+    """Three chains, of which one sits elsewhere in a single parameter."""
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(3, num_draws, 2, 4))
+    f[0, :, 1, 2] += 4.0
+    f[..., 1, 3] = -f[..., 0, 0]
+    return {"f": f, "scale": rng.gamma(2.0, size=(3, num_draws))}
+
+
+def test_psrf_and_ess_follow_the_slowest_parameters():
+    posterior = diagnostics.to_arviz(chains())
+    ax = plots.psrf(posterior, num=3, num_windows=8)
+    *lines, limit = ax.get_lines()
+    assert len(lines) == 3 and lines[0].get_label() == "f[1, 2]"
+    exact = diagnostics.psrf(chains(), windows=[50, 400])["f"][:, 1, 2]
+    x, y = lines[0].get_data()
+    assert x[0] == 50 and x[-1] == 400 and limit.get_ydata()[0] == 1.1
+    np.testing.assert_allclose([y[0], y[-1]], exact)
+    ax = plots.ess(posterior, num=2, num_windows=4)
+    *lines, whole = ax.get_lines()
+    np.testing.assert_array_equal(whole.get_ydata(), [300, 600, 900, 1200])
+    assert lines[0].get_label() == "f[1, 2]"
+    np.testing.assert_allclose(
+        lines[0].get_ydata()[-1], diagnostics.ess(chains())["f"][1, 2]
+    )
+
+
+def test_joint_and_correlation_show_the_draws():
+    draws = chains()
+    ax = plots.joint(draws, ("f", (0, 0)), ("f", (1, 3)))
+    x, y = ax.get_lines()[1].get_data()
+    np.testing.assert_array_equal(x, draws["f"][1, :, 0, 0])
+    np.testing.assert_array_equal(y, -x)
+    assert ax.get_xlabel() == "f[0, 0]" and ax.get_ylabel() == "f[1, 3]"
+    assert plots.joint(draws, "scale", "scale", log=True).get_xscale() == "log"
+    image = plots.correlation(draws, "f").get_images()[0].get_array()
+    assert image.shape == (8, 8)
+    np.testing.assert_allclose([image[0, 7], image[3, 3]], [-1.0, 1.0])
+    with pytest.raises(ValueError, match=r"say which element, for example \('f', \(0"):
+        plots.joint(draws, "f", "scale")
+    with pytest.raises(ValueError, match=r"no 'g' among \['f', 'scale'\]"):
+        plots.joint(draws, "g", "scale")
+
+
+def test_bands_of_chains_lie_around_their_pooled_band():
+    x = np.array([1.0, 0.0])
+    noise = np.random.default_rng(1).normal(size=(2, 500, 2))
+    values = noise + np.array([0.0, 10.0])
+    ax = plots.chain_bands(x, values)
+    middle, *edges = ax.get_lines()
+    np.testing.assert_array_equal(middle.get_xdata(), [0.0, 1.0])
+    np.testing.assert_allclose(middle.get_ydata(), [10.0, 0.0], atol=0.15)
+    assert len(edges) == 4
+    exact = np.quantile(values[1], 0.95, axis=0)[::-1]
+    np.testing.assert_allclose(edges[3].get_ydata(), exact)
+    with pytest.raises(ValueError, match=r"shape \[chains, draws, 2\] and have \(5,"):
+        plots.chain_bands(x, np.zeros((5, 2)))
+
+
+def test_contours_are_where_the_probability_is():
+    side = np.linspace(0.0, 1.0, 21)
+    x = np.stack(np.meshgrid(side, 2 * side), axis=-1).reshape(-1, 2)
+    x = np.random.default_rng(2).permutation(x)
+    probs = np.stack([x[:, 0], 1 - x[:, 0]], axis=-1)
+    ax = plots.class_contours(x, probs, levels=[0.25])
+    paths = [c.get_paths()[0].vertices for c in ax.collections]
+    np.testing.assert_allclose(paths[0][:, 0], 0.25)
+    np.testing.assert_allclose(paths[1][:, 0], 0.75)
+    assert paths[0][:, 1].max() == 2.0
+    with pytest.raises(ValueError, match="must hold every pair"):
+        plots.class_contours(x[:-1], probs[:-1])

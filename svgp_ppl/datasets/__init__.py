@@ -5,17 +5,36 @@ variable ``SVGP_PPL_DATA`` names, ``~/.cache/svgp_ppl`` without it, and download
 it from their public source when they are not there.
 """
 
-from svgp_ppl.datasets.classification import Labelled, banana, uci_classes
-from svgp_ppl.datasets.counts import Counts, coal
+from svgp_ppl.datasets.classification import (
+    Labelled,
+    banana,
+    image,
+    three_classes,
+    uci_classes,
+)
+from svgp_ppl.datasets.counts import (
+    Counts,
+    GridCounts,
+    SplitCounts,
+    coal,
+    coal_split,
+    pines,
+)
 from svgp_ppl.datasets.regression import Split, savigp, uci
 
 __all__ = [
     "Counts",
+    "GridCounts",
     "Labelled",
     "Split",
+    "SplitCounts",
     "banana",
     "coal",
+    "coal_split",
+    "image",
+    "pines",
     "savigp",
+    "three_classes",
     "uci",
     "uci_classes",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from svgp_ppl.datasets.stored import fetch, stored
 
-__all__ = ["Labelled", "banana", "uci_classes"]
+__all__ = ["Labelled", "banana", "image", "three_classes", "uci_classes"]
 
 # The collection of Fernández-Delgado et al. (2014), JMLR 15:3133-3181: a table with a
 # header, a row number, the standardised columns and the class in every line.
@@ -101,6 +101,45 @@ def banana() -> Labelled:
     holds = "X [5300, 2], y [5300], train_idx [400] and test_idx [4900]"
     held = stored("banana", holds, _BANANA_SOURCE)
     return _labelled(held["X"], held["y"], held["train_idx"], held["test_idx"])
+
+
+def image(split: int = 0) -> Labelled:
+    """Segments of images in two groups (Rätsch et al. 2001): 2086 rows, 18 columns.
+
+    Args:
+        split: Seed of the legacy generator that shuffles the rows; Hensman et al.
+            (2015) use 0 to 9, the first 1000 rows for training.
+
+    Raises:
+        OSError: It is not in the folder; the source has to be converted by hand.
+    """
+    source = "the benchmarks of Rätsch et al. (2001), 'image' without repeated rows"
+    held = stored("image", "X [2086, 18] and y [2086]", source)
+    order = np.random.RandomState(split).permutation(len(held["y"]))
+    return _labelled(held["X"], held["y"], order[:1000], order[1000:])
+
+
+def three_classes() -> Labelled:
+    """The toy of Hensman et al. (2015): three long Gaussian clouds, 750 + 750 points.
+
+    Drawn here, with the generator and the order of their code; not standardised.
+    """
+    turn = np.array([[1.0, 1.0], [-1.0, 1.0]]) / np.sqrt(2.0)
+    means = np.array([[0.0, 0.5], [-1.5, 0.0], [1.5, 0.0]])
+    covariances = [
+        np.diag([5.0, 0.1]),
+        np.diag([0.05, 3.0]),
+        turn.T @ np.diag([3.0, 0.1]) @ turn,
+    ]
+    factors = [np.linalg.cholesky(c) for c in covariances]
+    random = np.random.RandomState(1)
+    points, labels = [], []
+    for _ in range(1500):
+        label = random.choice(3)
+        points.append(means[label] + factors[label] @ random.randn(2))
+        labels.append(label)
+    x, y = np.array(points), np.array(labels)
+    return Labelled(x[:750], y[:750], x[750:], y[750:], 3)
 
 
 def _labelled(x, y, train, test) -> Labelled:

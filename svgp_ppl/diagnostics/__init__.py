@@ -16,13 +16,14 @@ from svgp_ppl.diagnostics.mixing import (
     slowest,
     summary,
 )
-from svgp_ppl.diagnostics.posterior import group, to_arviz
+from svgp_ppl.diagnostics.posterior import arrays_of, group, to_arviz
 from svgp_ppl.diagnostics.report import Finding, Report, report
 
 __all__ = [
     "LOO",
     "Finding",
     "Report",
+    "arrays_of",
     "bfmi",
     "esjd",
     "ess",

@@ -1,0 +1,24 @@
+"""Figures of what ArviZ does not draw: matplotlib axes in, axes out."""
+
+from svgp_ppl.plots.draws import correlation, density, ess, joint, psrf
+from svgp_ppl.plots.fits import bound, inducing_inputs
+from svgp_ppl.plots.functions import (
+    chain_bands,
+    class_contours,
+    function_band,
+    subplots,
+)
+
+__all__ = [
+    "bound",
+    "chain_bands",
+    "class_contours",
+    "correlation",
+    "density",
+    "ess",
+    "function_band",
+    "inducing_inputs",
+    "joint",
+    "psrf",
+    "subplots",
+]

@@ -1,0 +1,189 @@
+"""Figures of draws that ArviZ does not have: windows, joints, correlations."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+from scipy.stats import gaussian_kde
+
+from svgp_ppl import diagnostics
+
+__all__ = ["correlation", "density", "ess", "joint", "psrf"]
+
+
+def density(
+    draws: ArrayLike,
+    *,
+    ax: Axes | None = None,
+    label: str | None = None,
+    color: Any = None,
+) -> Axes:
+    """Density of the draws of one positive value, estimated on the log scale.
+
+    The estimate on the log scale has no mass below zero, where a plain kernel estimate
+    of a skewed variance would put some.
+
+    Args:
+        draws: Positive draws, any shape.
+        ax: Axes to draw on, new ones if None.
+        label: Label of the line.
+        color: Any matplotlib colour.
+
+    Raises:
+        ValueError: A draw is not positive.
+    """
+    draws = np.ravel(np.asarray(draws, dtype=float))
+    if not np.all(draws > 0):
+        raise ValueError("density is for positive values; use arviz for others.")
+    ax = plt.subplots()[1] if ax is None else ax
+    estimate = gaussian_kde(np.log(draws))
+    low, high = np.quantile(draws, [0.001, 0.99])
+    x = np.linspace(low, high, 400)
+    y = estimate(np.log(x)) / x
+    (line,) = ax.plot(x, y, label=label, color=color)
+    ax.fill_between(x, 0, y, color=line.get_color(), alpha=0.2, linewidth=0)
+    return ax
+
+
+def psrf(
+    posterior: Any, *, num: int = 20, num_windows: int = 20, ax: Axes | None = None
+) -> Axes:
+    """Potential scale reduction of the ``num`` slowest parameters along the run.
+
+    The windows are [1, x] (Hensman et al. 2015, figures of the supplement). A line that
+    stays above 1.1 is a parameter on which the chains do not agree.
+
+    Args:
+        posterior: An ArviZ object, or arrays [chains, draws, ...] by name; at least
+            two chains.
+        num: How many parameters, those with the largest value in the last window.
+        num_windows: Number of windows.
+        ax: Axes to draw on, new ones if None.
+    """
+    windows = _windows(posterior, num_windows)
+    values = diagnostics.psrf(posterior, windows)
+    ax = _along(windows, values, diagnostics.slowest(values, num), ax)
+    ax.axhline(1.1, color="0.4", linestyle="--", label="1.1")
+    ax.set(xlabel="draws of a chain", ylabel="potential scale reduction", yscale="log")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def ess(
+    posterior: Any, *, num: int = 20, num_windows: int = 10, ax: Axes | None = None
+) -> Axes:
+    """Effective draws of the ``num`` slowest parameters along the run.
+
+    A healthy sampler gives straight lines; one that flattens has met something new.
+
+    Args:
+        posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
+        num: How many parameters, those with the fewest effective draws at the end.
+        num_windows: Number of windows.
+        ax: Axes to draw on, new ones if None.
+    """
+    windows = _windows(posterior, num_windows)
+    arrays = diagnostics.arrays_of(posterior)
+    each = [
+        diagnostics.ess({n: x[:, :end] for n, x in arrays.items()}) for end in windows
+    ]
+    values = {name: np.stack([one[name] for one in each]) for name in arrays}
+    fewest = diagnostics.slowest({n: -v for n, v in values.items()}, num)
+    ax = _along(windows, values, fewest, ax)
+    num_chains = len(next(iter(arrays.values())))
+    ax.plot(
+        windows, [num_chains * end for end in windows], "--", color="0.4", label="all"
+    )
+    ax.set(xlabel="draws of a chain", ylabel="effective draws, all chains")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def joint(
+    posterior: Any,
+    first: str | tuple[str, tuple],
+    second: str | tuple[str, tuple],
+    *,
+    log: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draws of two parameters against each other, a colour a chain.
+
+    Lengthscale against variance shows the ridge along which both grow; two whitened
+    values of different latents show correlations and edges that no Gaussian has.
+
+    Args:
+        posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
+        first: Name, or (name, index), of the horizontal axis.
+        second: Of the vertical axis.
+        log: Whether both axes are logarithmic.
+        ax: Axes to draw on, new ones if None.
+    """
+    arrays = diagnostics.arrays_of(posterior)
+    (x, x_label), (y, y_label) = _element(arrays, first), _element(arrays, second)
+    ax = plt.subplots()[1] if ax is None else ax
+    for chain, (a, b) in enumerate(zip(x, y)):
+        ax.plot(a, b, ".", ms=2, alpha=0.5, color=f"C{chain}", label=f"chain {chain}")
+    ax.set(xlabel=x_label, ylabel=y_label)
+    if log:
+        ax.set(xscale="log", yscale="log")
+    ax.legend(markerscale=4)
+    return ax
+
+
+def correlation(posterior: Any, name: str, *, ax: Axes | None = None) -> Axes:
+    """Posterior correlations of all values of a site, outputs in blocks.
+
+    Args:
+        posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
+        name: Of a site with values [M] or [Q, M].
+        ax: Axes to draw on, new ones if None.
+    """
+    values = diagnostics.arrays_of(posterior)[name]
+    size = values.shape[-1]
+    flat = values.reshape(-1, int(np.prod(values.shape[2:])))
+    ax = plt.subplots()[1] if ax is None else ax
+    image = ax.imshow(np.corrcoef(flat.T), cmap="RdBu_r", vmin=-1, vmax=1)
+    for edge in range(size, flat.shape[1], size):
+        ax.axhline(edge - 0.5, color="0.3", lw=0.8)
+        ax.axvline(edge - 0.5, color="0.3", lw=0.8)
+    ax.figure.colorbar(image, ax=ax, label="posterior correlation")
+    ax.set(xlabel=f"value of {name}", ylabel=f"value of {name}")
+    return ax
+
+
+def _windows(posterior: Any, num_windows: int) -> list[int]:
+    num_draws = next(iter(diagnostics.arrays_of(posterior).values())).shape[1]
+    ends = np.linspace(num_draws / num_windows, num_draws, num_windows)
+    return [int(end) for end in np.unique(np.round(ends)) if end >= 4]
+
+
+def _along(windows, values, chosen, ax: Axes | None) -> Axes:
+    """A line over the windows for every chosen element; the first five are named."""
+    ax = plt.subplots()[1] if ax is None else ax
+    for rank, (name, index) in enumerate(chosen):
+        label = _label(name, index) if rank < 5 else None
+        color = f"C{rank}" if rank < 5 else "0.75"
+        line = values[name][(slice(None), *index)]
+        ax.plot(windows, line, color=color, lw=1, label=label, zorder=3 - (rank >= 5))
+    return ax
+
+
+def _element(arrays: dict, which) -> tuple[np.ndarray, str]:
+    """Draws [chains, draws] of an element, and its label."""
+    name, index = (which, ()) if isinstance(which, str) else which
+    if name not in arrays:
+        raise ValueError(f"there is no '{name}' among {sorted(arrays)}.")
+    values = arrays[name][(slice(None), slice(None), *index)]
+    if values.ndim != 2:
+        raise ValueError(
+            f"'{name}' has an array a draw: say which element, for example "
+            f"('{name}', {(0,) * (arrays[name].ndim - 2)})."
+        )
+    return values, _label(name, index)
+
+
+def _label(name: str, index: tuple) -> str:
+    return name + (f"[{', '.join(map(str, index))}]" if index else "")
