@@ -6,11 +6,10 @@ import pytest
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
-from tests.models import COUNTS_X, COUNTS_Y, counts_model
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 
 SIZES = {"num_chains": 2, "num_warmup": 20, "num_samples": 10}
-# The same object: NUTS of it is compiled once.
-SAMPLER = gp.mcmc.NUTS(max_num_doublings=4)
+SAMPLER = Walk()
 
 
 def test_one_call_is_the_two_calls():

@@ -14,13 +14,18 @@ from scipy.stats import poisson
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.expectations import MonteCarlo, QuasiMonteCarlo
+from svgp_ppl.mcmc.frame import belief_frame
 from svgp_ppl.mcmc.target import make_target
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
     COUNTS_Z,
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
     Walk,
     counts_model,
+    gaussian_model,
+    gaussian_posterior,
     projection,
 )
 
@@ -336,3 +341,59 @@ def assert_is_a_function(model, position):
         np.testing.assert_allclose(jitted, value, rtol=1e-12)
         values.append(value)
     assert values[0] != values[1]  # drawn, and then kept
+
+
+# ------------------------------------------------------- the coordinates of the fit
+
+
+def test_frame_makes_the_belief_standard_normal(fitted):
+    target = make_target(random.key(0), reported_model, DATA, {}, fitted.params)
+    frame = belief_frame(random.key(1), fitted.guide, fitted.params, target)
+    m, tril = (fitted.params[f"auto_f_{n}"] for n in ("loc", "scale_tril"))
+    values = {"f": m + tril @ jnp.arange(5.0), "noise": jnp.asarray(2.0)}
+    position = frame.from_values(values)
+    np.testing.assert_allclose(position["f"], np.arange(5.0), atol=1e-9)
+    assert position["noise"] == 2.0
+    back = frame.to_values(position)
+    np.testing.assert_allclose(back["f"], values["f"], rtol=1e-12)
+
+
+def test_preconditioned_chains_have_the_same_posterior():
+    guide = gp.AutoGaussian(gaussian_model)
+    data = (GAUSSIAN_X, GAUSSIAN_Y)
+    fit = gp.fit(random.key(0), gaussian_model, guide, *data, num_steps=300)
+    options = {"num_warmup": 0, "num_samples": 4000, "progress": False}
+    draws = gp.sample(
+        random.key(1),
+        gaussian_model,
+        *data,
+        init=fit,
+        precondition=True,
+        sampler=Walk(scale=0.8),
+        **options,
+    )
+    mean, covariance = gaussian_posterior()
+    values = group(draws, "posterior")["f"]
+    ess = gp.diagnostics.ess({"f": values})["f"]
+    sd = np.sqrt(np.diag(covariance))
+    assert np.all(np.abs(values.mean((0, 1)) - mean) < 5 * sd / np.sqrt(ess))
+    np.testing.assert_allclose(values.std((0, 1)), sd, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    "sampler, start, message",
+    [
+        (gp.mcmc.Gibbs(), True, "Gibbs uses the prior N.* cannot be preconditioned"),
+        (Walk(), False, "needs init= with a Gaussian belief of full covariance"),
+    ],
+)
+def test_what_cannot_be_preconditioned_is_refused(fitted, sampler, start, message):
+    with pytest.raises(ValueError, match=message):
+        gp.sample(
+            random.key(0),
+            reported_model,
+            *DATA,
+            sampler=sampler,
+            init=fitted if start else None,
+            precondition=True,
+        )

@@ -40,7 +40,7 @@ def model_of(z, width: float):
 
 
 def compared(split: int, options) -> dict[str, float]:
-    """Held-out log probability of a bin by both posteriors, and how the chains mixed."""
+    """Held-out log probability of a bin by both posteriors; how the chains mixed."""
     data = gp.datasets.coal_split(split)
     x, y = jnp.asarray(data.x, jnp.result_type(float)), jnp.asarray(data.y)
     model = model_of(gp.inducing.grid(data.x, 30), data.size)

@@ -38,9 +38,9 @@ SAMPLERS = {
     "HMC-": (gp.mcmc.HMC(), False),
     "ChEES+": (gp.mcmc.ChEES(), True),
     "MCLMC+": (gp.mcmc.MCLMC(), True),
-    "Gibbs": (gp.mcmc.Gibbs(), None),
-    "slices": (gp.mcmc.Gibbs("elliptical_slice"), None),
-    "numpyro": (None, None),
+    "Gibbs": (gp.mcmc.Gibbs(), False),
+    "slices": (gp.mcmc.Gibbs("elliptical_slice"), False),
+    "numpyro": (None, False),
 }
 
 

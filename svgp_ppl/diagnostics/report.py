@@ -181,8 +181,8 @@ def _few_draws(arrays: dict[str, np.ndarray]) -> list[Finding]:
             f"Fewer than {wanted} effective draws in {len(bad)} of {len(values)} "
             f"parameters, fewest {-bad[name]:.0f} ({name}).",
             f"about {times} times as many draws (num_samples={times * num_draws}); or "
-            "moves that are worth more each: init= a Gaussian fit, which also "
-            "preconditions, or another sampler (see the page on choosing a sampler).",
+            "moves that are worth more each: init= a Gaussian fit, or another sampler "
+            "(see the page on choosing a sampler).",
         )
     ]
 
@@ -215,8 +215,8 @@ def _trajectories(stats: dict[str, np.ndarray]) -> list[Finding]:
         Finding(
             f"{100 * full.mean():.0f} % of the trajectories were cut off at "
             f"{int(n_steps.max())} steps: each draw is dear and does not get far.",
-            "init= a Gaussian fit, which preconditions; priors that bound the "
-            "lengthscale from above; NUTS(max_num_doublings=12) as a last resort.",
+            "precondition=True from a Gaussian fit; priors that bound the lengthscale "
+            "from above; NUTS(max_num_doublings=12) as a last resort.",
         )
     ]
 
