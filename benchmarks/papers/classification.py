@@ -130,9 +130,7 @@ def parse(arguments=None):
 
 def main():
     options = parse()
-    print(
-        "noise    split  flip         accuracy      nll  flip at end  seconds  paper"
-    )
+    print("noise    split  flip         accuracy      nll  flip at end  seconds  paper")
     for noise in options.noises:
         column = NOISES.index(noise)
         published = PUBLISHED.get(options.name, ())[column : column + 1]
