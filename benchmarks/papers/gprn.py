@@ -1,10 +1,10 @@
 """Regression networks on sarcos, outputs 4 and 7 (Dezfouli & Bonilla 2015).
 
-    python benchmarks/papers/gprn.py [--nodes 0 1 2] [--steps 5000] [--m 200]
+    python benchmarks/papers/gprn.py [--nodes 0 1 2] [--steps 3000] [--m 200]
 
 y = W(x) f(x) + noise with one node f (as in the paper) or two, against two independent
 sparse processes (``0``) with the same M and kernels. RBF kernels with a lengthscale a
-column, one for each node and one for all weights; M = 200 inducing inputs a process
+column, one for each node and one for each row of W; M = 200 inducing inputs each,
 from k-means, minibatches of 1000, Adam with a cosine decay. The mean of each weight is
 a learned constant that starts at one (two nodes: at W = I, the independent processes);
 from zero, W f = 0 would be a saddle point. SMSE an output, and the test log density of
@@ -38,6 +38,7 @@ def positive(name, value):
 def model_of(num_nodes: int, z_start, options):
     """Independent processes for zero nodes, else the network."""
     num_outputs = len(OUTPUTS)
+    start = jnp.eye(num_outputs) if num_nodes == num_outputs else jnp.ones((2, 1))
 
     def kernel(name: str, variance: float):
         lengthscale = jnp.full(z_start.shape[1:], z_start.shape[-1] ** 0.5)
@@ -50,16 +51,15 @@ def model_of(num_nodes: int, z_start, options):
         z = numpyro.param(f"z_{i}", z_start)
         return gp.sparse_gp(f"node_{i}", kernel(f"{i}", 1.0), z)
 
-    def weights():
-        shape = num_outputs, num_nodes
-        start = jnp.eye(*shape) if num_nodes > 1 else jnp.ones(shape)
-        mean = numpyro.param("weight", start).ravel()
+    def weights(p: int):
+        """Row p of W, a process for each node."""
+        mean = numpyro.param(f"weight_{p}", start[p])
         return gp.sparse_gp(
-            "weights",
-            kernel("weights", 0.1),
-            numpyro.param("z_weights", z_start),
-            mean=lambda x: jnp.broadcast_to(mean, (len(x), len(mean))),
-            num_outputs=len(mean),
+            f"weights_{p}",
+            kernel(f"weights_{p}", 0.1),
+            numpyro.param(f"z_weights_{p}", z_start),
+            mean=lambda x: jnp.broadcast_to(mean, (len(x), num_nodes)),
+            num_outputs=num_nodes,
         )
 
     def model(x, y=None):
@@ -75,10 +75,11 @@ def model_of(num_nodes: int, z_start, options):
                     obs = None if y is None else y[:, i]
                     gp.observe(f"y_{i}", gp.likelihoods.Gaussian(scale[i]), f(x), obs)
             return
-        latents = [process(i)(x) for i in range(num_nodes)] + [weights()(x)]
+        nodes = [process(i)(x) for i in range(num_nodes)]
+        rows_of_w = [weights(p)(x) for p in range(num_outputs)]
         network = gp.likelihoods.GPRN(num_outputs, num_nodes, scale)
         with data:
-            gp.observe("y", network, gp.stack(latents), obs=y)
+            gp.observe("y", network, gp.stack(nodes + rows_of_w), obs=y)
 
     return model
 
@@ -126,8 +127,10 @@ def fitted(data, num_nodes: int, options) -> dict:
 def parse(arguments=None):
     """The options; None reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[0, 1, 2], choices=(0, 1, 2)
+    )
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--m", type=int, default=200)
     return parser.parse_args(arguments)
