@@ -9,11 +9,15 @@ import pytest
 
 import svgp_ppl as gp
 
-# Real data are read from a folder; a test does not download.
-needs_kin8nm = pytest.mark.skipif(
-    not Path(os.environ.get("SVGP_PPL_DATA", ""), "kin8nm.npz").is_file(),
-    reason="SVGP_PPL_DATA names no folder with kin8nm.npz",
-)
+
+def needs(name):
+    """Skip without the file: real data are read from a folder, and not downloaded."""
+    return pytest.mark.skipif(
+        not Path(os.environ.get("SVGP_PPL_DATA", ""), f"{name}.npz").is_file(),
+        reason=f"SVGP_PPL_DATA names no folder with {name}.npz",
+    )
+
+
 PAPERS = Path(__file__).parent.parent / "benchmarks" / "papers"
 
 
@@ -43,10 +47,36 @@ def test_coupled_beliefs_reach_their_closed_forms():
 
 
 @pytest.mark.slow
-@needs_kin8nm
+@needs("kin8nm")
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_two_layers_on_kin8nm_reach_the_published_numbers(precision):
     # Salimbeni & Deisenroth's notebook: 1.291 and 0.0661 (single layer 0.943, 0.0896).
     deep = load("deep")
     row = deep.fitted(gp.datasets.uci("kin8nm"), 2, deep.parse([]))
     assert row["log density"] > 1.29 and row["RMSE"] < 0.0661
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs(name)) for name in ("creep", "abalone")]
+)
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_a_learned_warp_has_the_better_predictive_density(name, precision):
+    warped = load("warped")
+    options = warped.parse([name, "--m", "100", "--steps", "1000"])
+    data = gp.datasets.savigp(name)
+    plain, tanh = (warped.fitted(data, warp, options) for warp in ("none", "tanh"))
+    assert tanh["bound"] > plain["bound"]
+    assert tanh["log density"] > plain["log density"] + 0.05
+
+
+@pytest.mark.slow
+@needs("sarcos_4449")
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_a_network_of_two_nodes_is_better_than_two_processes(precision):
+    gprn = load("gprn")
+    options = gprn.parse(["--m", "100", "--steps", "1000"])
+    data = gp.datasets.savigp("sarcos")
+    apart, network = (gprn.fitted(data, nodes, options) for nodes in (0, 2))
+    assert np.all(np.array(network["SMSE"]) <= apart["SMSE"])
+    assert network["log density"] > apart["log density"]

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from svgp_ppl.expectations import closed_form_expectation
 from svgp_ppl.likelihoods.values import Value, require_components, require_count
-from svgp_ppl.linalg import floored_sqrt
+from svgp_ppl.linalg import floored_sqrt, small_product
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.predictive import (
     closed_form_log_predictive,
@@ -77,7 +77,7 @@ class GPRN:
         width = self.num_nodes * (1 + self.num_outputs)
         require_components(f, width, "GPRN", "num_nodes * (1 + num_outputs)")
         nodes, weights = self.split(f)
-        mean = jnp.sum(weights * nodes[..., None, :], axis=-1)
+        mean = small_product(weights, nodes)
         return dist.Normal(mean, self.scale).to_event(1)
 
     def split(self, components: Array) -> tuple[Array, Array]:
@@ -131,9 +131,9 @@ def _mean_and_variance(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Arr
         # Σ_q of products of independent variables: m_w² v_f + m_f² v_w + v_w v_f
         m_f, m_w = likelihood.split(marginal.mean)
         v_f, v_w = likelihood.split(marginal.variance)
-        m_f, v_f = m_f[..., None, :], v_f[..., None, :]
-        variance = jnp.square(m_w) * v_f + jnp.square(m_f) * v_w + v_w * v_f
-        return jnp.sum(m_w * m_f, axis=-1), jnp.sum(variance, axis=-1)
+        variance = small_product(jnp.square(m_w) + v_w, v_f)
+        variance = variance + small_product(v_w, jnp.square(m_f))
+        return small_product(m_w, m_f), variance
     mean, covariance = _moments_of_product(likelihood, marginal)
     return mean, jnp.diagonal(covariance, axis1=-2, axis2=-1)
 
@@ -145,7 +145,7 @@ def _moments_of_product(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Ar
         covariance = marginal.variance[..., None] * eye
         marginal = Marginal(marginal.mean, marginal.variance, covariance)
     at = _parts(likelihood, marginal)
-    mean = jnp.sum(at.weights * at.nodes[..., None, :], axis=-1)
+    mean = small_product(at.weights, at.nodes)
     mean = mean + jnp.trace(at.crossed, axis1=-2, axis2=-1)
     one_sided = _product("...pi,...rji,...j->...pr", at.weights, at.crossed, at.nodes)
     covariance = (
@@ -185,11 +185,9 @@ def _(likelihood: GPRN, y, marginal: Marginal):
     v_f, v_w = likelihood.split(marginal.variance)
 
     def given_nodes(f):
-        f = f[..., None, :]
         noise = jnp.square(likelihood.scale)
-        variance = jnp.sum(v_w * jnp.square(f), axis=-1) + noise
-        mean = jnp.sum(m_w * f, axis=-1)
-        return dist.Normal(mean, floored_sqrt(variance)).to_event(1)
+        variance = small_product(v_w, jnp.square(f)) + noise
+        return dist.Normal(small_product(m_w, f), floored_sqrt(variance)).to_event(1)
 
     if likelihood.num_nodes == 1:
         single = Marginal(m_f[..., 0], v_f[..., 0])
