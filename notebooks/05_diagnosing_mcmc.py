@@ -1,0 +1,245 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Diagnosing chains
+#
+# What a healthy run looks like, four ways in which a run goes wrong, and what to do
+# about each. `gp.diagnostics.report` says it in words; the figures show what it has
+# seen.
+#
+# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
+# chains have half as many draws.
+
+# %%
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+from jax import random
+
+import svgp_ppl as gp
+from svgp_ppl import diagnostics, plots
+
+numpyro.enable_x64()
+num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 2000))
+num_draws = num_steps // 2
+
+# %% [markdown]
+# ## A healthy run
+#
+# Coal-mining disasters a year, a log Gaussian Cox process. One call fits the Gaussian
+# approximation, freezes the inducing inputs and starts four chains from the fit.
+
+# %%
+data = gp.datasets.coal()
+z = gp.inducing.grid(data.x, 20)
+
+
+def coal(x, y=None):
+    variance = numpyro.sample("variance", dist.Gamma(2.0, 1.0))
+    lengthscale = numpyro.sample("lengthscale", dist.Gamma(4.0, 0.2))
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+fit_options = {"optimizer": optax.adam(0.02), "num_steps": num_steps}
+healthy = gp.fit_and_sample(
+    random.key(0),
+    coal,
+    data.x,
+    data.y,
+    fit_options=fit_options,
+    num_warmup=num_draws,
+    num_samples=num_draws,
+    log_likelihood=True,
+    progress=False,
+)
+print(diagnostics.report(healthy.draws))
+
+# %% [markdown]
+# Three pictures of the same run. The potential scale reduction of the slowest
+# parameters falls towards one; effective draws grow in straight lines; and the bands of
+# the four chains lie on each other.
+
+
+# %%
+def intensity(draws):
+    """exp(f) at the years, [chains, draws, N]."""
+    functions = gp.draw_functions(random.key(1), coal, draws, data.x)["y"]
+    chains, size = diagnostics.group(draws, "posterior")["variance"].shape
+    return np.exp(np.asarray(functions).reshape(chains, size, -1))
+
+
+def look(draws, **titles):
+    figure, axes = plots.subplots(1, 2, figsize=(10, 3.5))
+    plots.psrf(draws, num=8, ax=axes[0])
+    plots.ess(draws, num=8, ax=axes[1])
+    return figure
+
+
+look(healthy.draws)
+axes = plots.chain_bands(data.x, intensity(healthy.draws))
+_ = axes.set(xlabel="year", ylabel="disasters a year")
+
+# %% [markdown]
+# The lengthscale and the variance of the log intensity are only known together: long
+# lengthscales come with large variances. The chains have to walk along this ridge, and
+# it is where most trouble starts.
+
+# %%
+_ = plots.joint(healthy.draws, "lengthscale", "variance", log=True)
+
+# %% [markdown]
+# ## Too short
+#
+# The same chains, stopped early. R-hat may look acceptable for most parameters while
+# the number of effective draws is far too small to say so.
+
+# %%
+values = diagnostics.group(healthy.draws, "posterior")
+short = {name: v[:, : max(num_draws // 40, 8)] for name, v in values.items()}
+print(diagnostics.report(short))
+
+# %% [markdown]
+# ## Steps that are too long
+#
+# A fixed step size, too long for the narrow part of the posterior: the energy is not
+# conserved, proposals are refused, some diverge. Divergent draws gather where the
+# posterior is narrow, so their neighbourhood is missed, and more draws do not help.
+# Shorter steps do, which is what the tuning finds by itself.
+
+# %%
+careless = gp.sample(
+    random.key(2),
+    coal,
+    data.x,
+    data.y,
+    init=healthy.fit,
+    sampler=gp.mcmc.HMC(step_size_bounds=(0.5, 0.5), max_steps_bounds=(20, 20)),
+    num_warmup=num_draws // 4,
+    num_samples=num_draws,
+    progress=False,
+)
+print(diagnostics.report(careless))
+
+# %% [markdown]
+# ## Two modes
+#
+# The product of two processes does not change when both change their sign. Chains that
+# start on different sides stay there: within each chain all looks well, between them
+# R-hat is far from one, and the potential scale reduction does not fall with more
+# draws.
+
+# %%
+rng = np.random.default_rng(0)
+x = np.linspace(0.0, 1.0, 40)[:, None]
+y = (1.0 + x[:, 0]) * np.sin(5 * x[:, 0]) + 0.1 * rng.normal(size=40)
+z_product = gp.inducing.grid(x, 8)
+
+
+def product(x, y=None):
+    kernel = gp.kernels.RBF(1.0, 0.4)
+    f = gp.sparse_gp("f", kernel, z_product)(x)
+    g = gp.sparse_gp("g", kernel, z_product)(x)
+
+    def noisy_product(values):
+        return dist.Normal(values[..., 0] * values[..., 1], 0.1)
+
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", noisy_product, gp.stack([f, g]), obs=y)
+
+
+two_modes = gp.sample(
+    random.key(3),
+    product,
+    x,
+    y,
+    num_warmup=num_draws // 2,
+    num_samples=num_draws // 2,
+    progress=False,
+)
+print(diagnostics.report(two_modes))
+
+# %%
+figure, axes = plots.subplots(1, 2, figsize=(10, 3.5))
+plots.psrf(two_modes, num=8, ax=axes[0])
+_ = plots.joint(two_modes, ("f", (0,)), ("g", (0,)), ax=axes[1])
+
+# %% [markdown]
+# More draws are no cure. If the signs mean nothing, say so in the model: here a mean of
+# one for `g`, which makes one side much more probable than the other.
+
+
+# %%
+def product_with_sign(x, y=None):
+    kernel = gp.kernels.RBF(1.0, 0.4)
+    f = gp.sparse_gp("f", kernel, z_product)(x)
+    g = gp.sparse_gp("g", kernel, z_product, mean=lambda x: jnp.full(len(x), 2.0))(x)
+
+    def noisy_product(values):
+        return dist.Normal(values[..., 0] * values[..., 1], 0.1)
+
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", noisy_product, gp.stack([f, g]), obs=y)
+
+
+guide = gp.AutoGaussian(product_with_sign)
+fit = gp.fit(
+    random.key(4), product_with_sign, guide, x, y, progress=False, **fit_options
+)
+one_mode = gp.sample(
+    random.key(5),
+    product_with_sign,
+    x,
+    y,
+    init=fit,
+    num_warmup=num_draws // 2,
+    num_samples=num_draws // 2,
+    progress=False,
+)
+print(diagnostics.report(one_mode))
+
+# %% [markdown]
+# ## A datum that does not belong
+#
+# Leave-one-out cross-validation weighs the draws by how much each datum pulls at them.
+# A datum that pulls hard gives weights with a heavy tail, a Pareto shape above 0.7: its
+# term of the sum cannot be trusted, and it is worth a look. Here a year gets a count
+# that no smooth intensity explains.
+
+# %%
+y_odd = np.array(data.y)
+y_odd[60] = 25
+odd = gp.fit_and_sample(
+    random.key(6),
+    coal,
+    data.x,
+    y_odd,
+    fit_options=fit_options,
+    num_warmup=num_draws // 2,
+    num_samples=num_draws // 2,
+    log_likelihood=True,
+    progress=False,
+)
+print(
+    "Pareto shape of that year:", np.round(diagnostics.loo(odd.draws).pareto_k[60], 2)
+)
+print(
+    "largest of the other data:",
+    np.round(diagnostics.loo(healthy.draws).pareto_k.max(), 2),
+)
