@@ -64,6 +64,7 @@ healthy = gp.fit_and_sample(
     data.x,
     data.y,
     fit_options=fit_options,
+    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.95),
     num_warmup=num_draws,
     num_samples=num_draws,
     log_likelihood=True,
@@ -78,18 +79,27 @@ print(diagnostics.report(healthy.draws))
 
 
 # %%
-def intensity(draws):
-    """exp(f) at the years, [chains, draws, N]."""
-    functions = gp.draw_functions(random.key(1), coal, draws, data.x)["y"]
-    chains, size = diagnostics.group(draws, "posterior")["variance"].shape
-    return np.exp(np.asarray(functions).reshape(chains, size, -1))
+def intensity(draws, num_functions=500):
+    """exp(f) at the years for each chain, [chains, functions, N]."""
+    posterior = diagnostics.group(draws, "posterior")
+    chains = [
+        {name: values[i] for name, values in posterior.items()}
+        for i in range(len(posterior["variance"]))
+    ]
+    return np.exp(
+        [
+            gp.draw_functions(
+                random.key(1), coal, chain, data.x, num_draws=num_functions
+            )["y"]
+            for chain in chains
+        ]
+    )
 
 
-def look(draws, **titles):
-    figure, axes = plots.subplots(1, 2, figsize=(10, 3.5))
+def look(draws):
+    _, axes = plots.subplots(1, 2, figsize=(10, 3.5))
     plots.psrf(draws, num=8, ax=axes[0])
     plots.ess(draws, num=8, ax=axes[1])
-    return figure
 
 
 look(healthy.draws)
@@ -130,7 +140,7 @@ careless = gp.sample(
     data.x,
     data.y,
     init=healthy.fit,
-    sampler=gp.mcmc.HMC(step_size_bounds=(0.5, 0.5), max_steps_bounds=(20, 20)),
+    sampler=gp.mcmc.HMC(step_size_bounds=(0.18, 0.18), max_steps_bounds=(20, 20)),
     num_warmup=num_draws // 4,
     num_samples=num_draws,
     progress=False,

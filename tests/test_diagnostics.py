@@ -290,7 +290,7 @@ def stats(**values):
             shifted(),
             [r"R-hat above 1.01 in 1 of 4 parameters, worst 1\.\d+ \(f\[2\]\)"],
         ),
-        (stuck(), [r"Chains \[2\] never moved", "The chains disagree"]),
+        (stuck(), [r"4 parameters.\n1. Chains \[2\] never moved", "smaller steps.$"]),
         (
             {"draws": {"x": autoregressive(0.98)}},
             [r"Fewer than 400 effective draws in 1 of 1 parameters, fewest \d+ \(x\)"],

@@ -74,27 +74,26 @@ def report(posterior: Any) -> Report:
     """
     arrays = arrays_of(posterior)
     stats = {} if isinstance(posterior, dict) else group(posterior, "sample_stats")
-    findings = [
-        *_stuck(arrays),
-        *_divergences(stats),
-        *_disagreement(arrays),
-        *_few_draws(arrays),
-        *_energies(posterior, stats),
-        *_trajectories(stats),
-        *_refusals(stats),
-        *_weights(posterior),
-    ]
-    return Report(_summary(arrays, posterior), findings)
+    stuck = _stuck(arrays)
+    findings = [*stuck, *_divergences(stats), *_refusals(stats)]
+    if not stuck:  # nothing else means anything then
+        findings += _disagreement(arrays)
+        findings += _few_draws(arrays)
+        findings += _energies(posterior, stats)
+        findings += _trajectories(stats)
+        findings += _weights(posterior)
+    return Report(_summary(arrays, posterior, bool(stuck)), findings)
 
 
-def _summary(arrays: dict[str, np.ndarray], posterior: Any) -> str:
+def _summary(arrays: dict[str, np.ndarray], posterior: Any, is_stuck: bool) -> str:
     num_chains, num_draws = next(iter(arrays.values())).shape[:2]
-    sizes = _elements(ess(arrays))
+    num_parameters = sum(int(np.prod(x.shape[2:])) for x in arrays.values())
     text = (
         f"{_count(num_chains, 'chain')} of {_count(num_draws, 'draw')}, "
-        f"{_count(len(sizes), 'parameter')}; "
-        f"smallest ESS {min(sizes.values(), default=0):.0f}"
+        f"{_count(num_parameters, 'parameter')}"
     )
+    if not is_stuck:
+        text += f"; smallest ESS {min(_elements(ess(arrays)).values()):.0f}"
     attributes = {} if isinstance(posterior, dict) else posterior["posterior"].attrs
     if "sampling_seconds" in attributes:
         text += f"; {attributes['sampling_seconds']:.1f} s"
@@ -176,13 +175,18 @@ def _few_draws(arrays: dict[str, np.ndarray]) -> list[Finding]:
         return []
     name = max(bad, key=bad.__getitem__)
     times = int(np.ceil(wanted / max(-bad[name], 1.0)))
+    better = "init= a Gaussian fit, or another sampler (see the page on samplers)."
+    advice = (
+        f"about {times} times as many draws (num_samples={times * num_draws}); or "
+        f"moves that are worth more each: {better}"
+    )
+    if times > 20:
+        advice = f"moves that are worth more each, before more draws: {better}"
     return [
         Finding(
             f"Fewer than {wanted} effective draws in {len(bad)} of {len(values)} "
             f"parameters, fewest {-bad[name]:.0f} ({name}).",
-            f"about {times} times as many draws (num_samples={times * num_draws}); or "
-            "moves that are worth more each: init= a Gaussian fit, or another sampler "
-            "(see the page on choosing a sampler).",
+            advice,
         )
     ]
 
