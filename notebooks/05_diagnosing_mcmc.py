@@ -117,8 +117,7 @@ _ = plots.joint(healthy.draws, "lengthscale", "variance", log=True)
 # %% [markdown]
 # ## Too short
 #
-# The same chains, stopped early. R-hat may look acceptable for most parameters while
-# the number of effective draws is far too small to say so.
+# The same chains, stopped early. With so few effective draws R-hat itself is uncertain.
 
 # %%
 values = diagnostics.group(healthy.draws, "posterior")
@@ -129,9 +128,9 @@ print(diagnostics.report(short))
 # ## Steps that are too long
 #
 # A fixed step size, too long for the narrow part of the posterior: the energy is not
-# conserved, proposals are refused, some diverge. Divergent draws gather where the
-# posterior is narrow, so their neighbourhood is missed, and more draws do not help.
-# Shorter steps do, which is what the tuning finds by itself.
+# conserved, nearly all proposals are refused, many diverge, and every chain stays near
+# the place where it started. More draws do not help; shorter steps do, which is what
+# the tuning finds by itself.
 
 # %%
 careless = gp.sample(
@@ -151,25 +150,21 @@ print(diagnostics.report(careless))
 # ## Two modes
 #
 # The product of two processes does not change when both change their sign. Chains that
-# start on different sides stay there: within each chain all looks well, between them
-# R-hat is far from one, and the potential scale reduction does not fall with more
-# draws.
+# start on different sides seldom cross: within each chain all looks well, between them
+# R-hat is far from one, and the potential scale reduction hardly falls with more draws.
 
 # %%
 rng = np.random.default_rng(0)
 x = np.linspace(0.0, 1.0, 40)[:, None]
-y = (1.0 + x[:, 0]) * np.sin(5 * x[:, 0]) + 0.1 * rng.normal(size=40)
-z_product = gp.inducing.grid(x, 8)
+y = (1.0 + x) * (1.0 + np.sin(5 * x)) + 0.3 * rng.normal(size=(40, 1))
+z_product = gp.inducing.grid(x, 6)
+noisy_product = gp.likelihoods.GPRN(num_outputs=1, num_nodes=1, scale=0.3)
 
 
 def product(x, y=None):
     kernel = gp.kernels.RBF(1.0, 0.4)
     f = gp.sparse_gp("f", kernel, z_product)(x)
     g = gp.sparse_gp("g", kernel, z_product)(x)
-
-    def noisy_product(values):
-        return dist.Normal(values[..., 0] * values[..., 1], 0.1)
-
     with numpyro.plate("data", len(x)):
         gp.observe("y", noisy_product, gp.stack([f, g]), obs=y)
 
@@ -192,7 +187,7 @@ _ = plots.joint(two_modes, ("f", (0,)), ("g", (0,)), ax=axes[1])
 
 # %% [markdown]
 # More draws are no cure. If the signs mean nothing, say so in the model: here a mean of
-# one for `g`, which makes one side much more probable than the other.
+# two for `g`, which makes one side much more probable than the other.
 
 
 # %%
@@ -200,10 +195,6 @@ def product_with_sign(x, y=None):
     kernel = gp.kernels.RBF(1.0, 0.4)
     f = gp.sparse_gp("f", kernel, z_product)(x)
     g = gp.sparse_gp("g", kernel, z_product, mean=lambda x: jnp.full(len(x), 2.0))(x)
-
-    def noisy_product(values):
-        return dist.Normal(values[..., 0] * values[..., 1], 0.1)
-
     with numpyro.plate("data", len(x)):
         gp.observe("y", noisy_product, gp.stack([f, g]), obs=y)
 
@@ -217,9 +208,10 @@ one_mode = gp.sample(
     product_with_sign,
     x,
     y,
+    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.95),
     init=fit,
-    num_warmup=num_draws // 2,
-    num_samples=num_draws // 2,
+    num_warmup=num_draws,
+    num_samples=num_draws,
     progress=False,
 )
 print(diagnostics.report(one_mode))
@@ -241,15 +233,15 @@ odd = gp.fit_and_sample(
     data.x,
     y_odd,
     fit_options=fit_options,
-    num_warmup=num_draws // 2,
-    num_samples=num_draws // 2,
+    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.95),
+    num_warmup=num_draws,
+    num_samples=num_draws,
     log_likelihood=True,
     progress=False,
 )
-print(
-    "Pareto shape of that year:", np.round(diagnostics.loo(odd.draws).pareto_k[60], 2)
-)
-print(
-    "largest of the other data:",
-    np.round(diagnostics.loo(healthy.draws).pareto_k.max(), 2),
-)
+print(diagnostics.report(odd.draws))
+shapes = {
+    "that year": diagnostics.loo(odd.draws).pareto_k[60],
+    "largest without it": diagnostics.loo(healthy.draws).pareto_k.max(),
+}
+print({name: round(float(shape), 2) for name, shape in shapes.items()})

@@ -13,6 +13,7 @@ __all__ = ["Finding", "Report", "report"]
 # Vehtari et al. (2021); Betancourt (2016); Vehtari et al. (2024) for Pareto k.
 _LARGEST_RHAT = 1.01
 _SMALLEST_ESS_OF_A_CHAIN = 100
+_MOST_DRAWS_OF_A_CHAIN = 10_000  # beyond, the sampler is to be changed
 _SMALLEST_BFMI = 0.3
 _LARGEST_PARETO_K = 0.7
 
@@ -174,13 +175,10 @@ def _few_draws(arrays: dict[str, np.ndarray]) -> list[Finding]:
     if not bad:
         return []
     name = max(bad, key=bad.__getitem__)
-    times = int(np.ceil(wanted / max(-bad[name], 1.0)))
+    enough = int(np.ceil(wanted / max(-bad[name], 1.0) * num_draws))
     better = "init= a Gaussian fit, or another sampler (see the page on samplers)."
-    advice = (
-        f"about {times} times as many draws (num_samples={times * num_draws}); or "
-        f"moves that are worth more each: {better}"
-    )
-    if times > 20:
+    advice = f"num_samples={enough}; or moves that are worth more each: {better}"
+    if enough > _MOST_DRAWS_OF_A_CHAIN:
         advice = f"moves that are worth more each, before more draws: {better}"
     return [
         Finding(
