@@ -11,6 +11,9 @@ import jax
 import pytest
 from jaxtyping import config, install_import_hook
 
+# Most tests run for milliseconds what takes seconds to compile.
+jax.config.update("jax_disable_most_optimizations", True)
+
 # The annotations of the package cannot lie: every call is checked while testing.
 install_import_hook("svgp_ppl", "beartype.beartype")
 
@@ -21,6 +24,15 @@ def precision(request):
     bits = getattr(request, "param", 64)
     with jax.enable_x64(bits == 64):
         yield bits
+
+
+@pytest.fixture(autouse=True)
+def full_optimization_when_slow(request):
+    """Slow tests run for longer than they are compiled."""
+    is_slow = request.node.get_closest_marker("slow") is not None
+    jax.config.update("jax_disable_most_optimizations", not is_slow)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True, scope="module")
