@@ -107,9 +107,8 @@ axes = plots.chain_bands(data.x, intensity(healthy.draws))
 _ = axes.set(xlabel="year", ylabel="disasters a year")
 
 # %% [markdown]
-# The lengthscale and the variance of the log intensity are only known together: long
-# lengthscales come with large variances. The chains have to walk along this ridge, and
-# it is where most trouble starts.
+# Lengthscale and variance have long tails, and long lengthscales come with somewhat
+# larger variances. They are the slowest parameters here, and where most trouble starts.
 
 # %%
 _ = plots.joint(healthy.draws, "lengthscale", "variance", log=True)

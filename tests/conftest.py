@@ -26,13 +26,19 @@ def precision(request):
         yield bits
 
 
-@pytest.fixture(autouse=True)
-def full_optimization_when_slow(request):
-    """Slow tests run for longer than they are compiled."""
-    is_slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", not is_slow)
+@pytest.fixture
+def optimized():
+    """Programs as users have them."""
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(autouse=True)
+def optimized_when_slow(request):
+    """Slow tests run for longer than they are compiled."""
+    if request.node.get_closest_marker("slow") is not None:
+        request.getfixturevalue("optimized")
 
 
 @pytest.fixture(autouse=True, scope="module")

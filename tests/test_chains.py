@@ -131,6 +131,8 @@ def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
     assert np.all((estimate > 0.3 * expected) & (estimate < 3 * expected))
 
 
+# A trajectory magnifies every other rounding.
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("metric", ["diagonal", "dense"])
 def test_warmup_is_that_of_blackjax(metric):
     """Second route: the same keys through blackjax.window_adaptation."""

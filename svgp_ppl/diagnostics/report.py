@@ -129,9 +129,8 @@ def _divergences(stats: dict[str, np.ndarray]) -> list[Finding]:
             f"{by_chain.sum()} of {stats['diverging'].size} draws diverged "
             f"({by_chain.tolist()} by chain): steps too long for a narrow part of the "
             "posterior, whose neighbourhood is then missed.",
-            "NUTS(target_acceptance_rate=0.9) or 0.99; priors that keep lengthscales "
-            "and variances away from 0 and from infinity (they are hard to tell apart "
-            "when both are large); float64.",
+            "smaller steps, such as NUTS(target_acceptance_rate=0.95); priors that "
+            "keep lengthscales and variances away from 0 and from infinity; float64.",
         )
     ]
 

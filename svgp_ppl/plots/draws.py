@@ -66,7 +66,7 @@ def psrf(
     values = diagnostics.psrf(posterior, windows)
     ax = _along(windows, values, diagnostics.slowest(values, num), ax)
     ax.axhline(1.1, color="0.4", linestyle="--", label="1.1")
-    ax.set(xlabel="draws of a chain", ylabel="potential scale reduction", yscale="log")
+    ax.set(xlabel="draws of a chain", ylabel="potential scale reduction")
     ax.legend(fontsize="small")
     return ax
 
