@@ -96,8 +96,10 @@ def assert_moments(draws, moments, slack=0.0):
 
 SAMPLERS = {
     "hmc": HMC(num_rounds=10),
-    "gibbs": Gibbs(whitened=("v",), num_rounds=10),
-    "gibbs of slices": Gibbs("elliptical_slice", whitened=("v",), num_rounds=10),
+    "gibbs": Gibbs("hmc", (0.05, 0.5), (4, 16), (0.5, 3.0), 10, whitened=("v",)),
+    "gibbs of slices": Gibbs(
+        "elliptical_slice", scale_bounds=(0.5, 3.0), num_rounds=10, whitened=("v",)
+    ),
     "chees": ChEES(),
 }
 
@@ -108,7 +110,9 @@ SAMPLERS = {
     indirect=["precision"],
 )
 def test_asymmetric_posterior_is_found(name, precision):
-    options = {"num_chains": 16, "num_samples": 500} if name == "chees" else {}
+    options = {"num_samples": 3000} if "gibbs" in name else {}
+    if name == "chees":
+        options = {"num_chains": 16, "num_samples": 500}
     chains = run(SAMPLERS[name], **options)
     assert_moments(chains.draws, exact_moments())
     assert chains.draws["v"].dtype == np.dtype(f"float{precision}")
