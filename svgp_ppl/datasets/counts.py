@@ -102,7 +102,7 @@ def coal_split(split: int = 0, num_bins: int = 100) -> SplitCounts:
 
 
 def pines(num_cells: int = 32) -> GridCounts:
-    """126 Scots pine saplings on 10 m by 10 m, counted in ``num_cells``² cells.
+    """126 Scots pine saplings on 10 m by 10 m, counted in the cells of a square grid.
 
     Møller, Syversveen & Waagepetersen (1998). The file of Hensman et al. (2015) has the
     first tree twice; it is counted once here.
