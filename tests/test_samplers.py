@@ -116,7 +116,7 @@ def test_asymmetric_posterior_is_found(name, precision):
     chains = run(SAMPLERS[name], **options)
     assert_moments(chains.draws, exact_moments())
     assert chains.draws["v"].dtype == np.dtype(f"float{precision}")
-    assert not chains.stats["diverging"].any()
+    assert chains.stats["diverging"].mean() < 0.01
 
 
 @both_precisions
