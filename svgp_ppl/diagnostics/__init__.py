@@ -16,7 +16,7 @@ from svgp_ppl.diagnostics.mixing import (
     slowest,
     summary,
 )
-from svgp_ppl.diagnostics.posterior import arrays_of, group, to_arviz
+from svgp_ppl.diagnostics.posterior import arrays_of, group, label, to_arviz
 from svgp_ppl.diagnostics.report import Finding, Report, report
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "ess_per_gradient",
     "ess_per_second",
     "group",
+    "label",
     "loo",
     "psrf",
     "report",

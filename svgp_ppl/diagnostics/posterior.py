@@ -11,7 +11,7 @@ from typing import Any
 import arviz
 import numpy as np
 
-__all__ = ["arrays_of", "group", "to_arviz"]
+__all__ = ["arrays_of", "group", "label", "to_arviz"]
 
 
 def to_arviz(
@@ -84,6 +84,11 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
     if name not in posterior:
         return {}
     return {key: value.values for key, value in posterior[name].data_vars.items()}
+
+
+def label(name: str, index: tuple) -> str:
+    """Name of an element: ``f[3]``, or ``variance`` where there is no index."""
+    return name + (f"[{', '.join(map(str, index))}]" if index else "")
 
 
 def arrays_of(draws: Any) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from svgp_ppl.diagnostics.loo import loo
 from svgp_ppl.diagnostics.mixing import bfmi, ess, rhat
-from svgp_ppl.diagnostics.posterior import arrays_of, group
+from svgp_ppl.diagnostics.posterior import arrays_of, group, label
 
 __all__ = ["Finding", "Report", "report"]
 
@@ -76,25 +76,28 @@ def report(posterior: Any) -> Report:
     arrays = arrays_of(posterior)
     stats = {} if isinstance(posterior, dict) else group(posterior, "sample_stats")
     stuck = _stuck(arrays)
+    sizes = {} if stuck else _elements(ess(arrays))
     findings = [*stuck, *_divergences(stats), *_refusals(stats)]
     if not stuck:  # nothing else means anything then
         findings += _disagreement(arrays)
-        findings += _few_draws(arrays)
+        findings += _few_draws(arrays, sizes)
         findings += _energies(posterior, stats)
         findings += _trajectories(stats)
         findings += _weights(posterior)
-    return Report(_summary(arrays, posterior, bool(stuck)), findings)
+    return Report(_summary(arrays, posterior, sizes), findings)
 
 
-def _summary(arrays: dict[str, np.ndarray], posterior: Any, is_stuck: bool) -> str:
+def _summary(
+    arrays: dict[str, np.ndarray], posterior: Any, sizes: dict[str, float]
+) -> str:
     num_chains, num_draws = next(iter(arrays.values())).shape[:2]
     num_parameters = sum(int(np.prod(x.shape[2:])) for x in arrays.values())
     text = (
         f"{_count(num_chains, 'chain')} of {_count(num_draws, 'draw')}, "
         f"{_count(num_parameters, 'parameter')}"
     )
-    if not is_stuck:
-        text += f"; smallest ESS {min(_elements(ess(arrays)).values()):.0f}"
+    if sizes:
+        text += f"; smallest ESS {min(sizes.values()):.0f}"
     attributes = {} if isinstance(posterior, dict) else posterior["posterior"].attrs
     if "sampling_seconds" in attributes:
         text += f"; {attributes['sampling_seconds']:.1f} s"
@@ -166,23 +169,22 @@ def _disagreement(arrays: dict[str, np.ndarray]) -> list[Finding]:
     ]
 
 
-def _few_draws(arrays: dict[str, np.ndarray]) -> list[Finding]:
+def _few_draws(arrays: dict[str, np.ndarray], sizes: dict[str, float]) -> list[Finding]:
     num_chains, num_draws = next(iter(arrays.values())).shape[:2]
-    values = _elements(ess(arrays))
     wanted = _SMALLEST_ESS_OF_A_CHAIN * num_chains
-    bad = {n: -v for n, v in values.items() if v < wanted}
+    bad = {name: size for name, size in sizes.items() if size < wanted}
     if not bad:
         return []
-    name = max(bad, key=bad.__getitem__)
-    enough = int(np.ceil(wanted / max(-bad[name], 1.0) * num_draws))
+    name = min(bad, key=bad.__getitem__)
+    enough = int(np.ceil(wanted / max(bad[name], 1.0) * num_draws))
     better = "init= a Gaussian fit, or another sampler (see the page on samplers)."
     advice = f"num_samples={enough}; or moves that are worth more each: {better}"
     if enough > _MOST_DRAWS_OF_A_CHAIN:
         advice = f"moves that are worth more each, before more draws: {better}"
     return [
         Finding(
-            f"Fewer than {wanted} effective draws in {len(bad)} of {len(values)} "
-            f"parameters, fewest {-bad[name]:.0f} ({name}).",
+            f"Fewer than {wanted} effective draws in {len(bad)} of {len(sizes)} "
+            f"parameters, fewest {bad[name]:.0f} ({name}).",
             advice,
         )
     ]
@@ -262,9 +264,8 @@ def _elements(values: dict[str, np.ndarray]) -> dict[str, float]:
     found = {}
     for name, array in values.items():
         for index, value in np.ndenumerate(array):
-            label = name + (f"[{', '.join(map(str, index))}]" if index else "")
             if np.isfinite(value):
-                found[label] = float(value)
+                found[label(name, index)] = float(value)
     return found
 
 

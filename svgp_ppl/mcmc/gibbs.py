@@ -13,13 +13,15 @@ from blackjax.mcmc.random_walk import RWState
 from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
-from svgp_ppl.mcmc.hmc import HMCTuned, hmc_step, require_bounds, squared_distance
+from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
 from svgp_ppl.mcmc.sampler import Steering
 from svgp_ppl.mcmc.slice import slice_step
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
     log_grid,
-    round_length,
+    middle,
+    require_bounds,
+    rounds,
     searching,
     step_grid,
 )
@@ -134,18 +136,18 @@ class Gibbs:
                 f"has {sorted(whitened)} and {sorted(rest)}: use HMC or NUTS."
             )
         state = GibbsState(position, logdensity_fn(position), jnp.zeros((), int))
-        middle = [c[len(c) // 2] for c in self._coordinates()]
-        return GibbsWarmup(state, _as_tuned(state.logdensity.dtype, *middle))
+        tuned = _as_tuned(state.logdensity.dtype, *middle(self._coordinates()))
+        return GibbsWarmup(state, tuned)
 
     def schedule(self, num_warmup: int) -> Int[Array, " num_warmup"]:
         """Whole rounds; the steps differ by what the host decides in between."""
-        length = round_length(num_warmup, self.num_rounds)
-        return jnp.zeros(num_warmup // length * length, int)
+        length, number = rounds(num_warmup, self.num_rounds)
+        return jnp.zeros(length * number, int)
 
     def steer(self, num_chains: int, num_warmup: int) -> Steering:
         """Two searches for each chain."""
-        length = round_length(num_warmup, self.num_rounds)
-        options = {"num_chains": num_chains, "num_rounds": num_warmup // length}
+        length, number = rounds(num_warmup, self.num_rounds)
+        options = {"num_chains": num_chains, "num_rounds": number}
         *of_v, of_rest = self._coordinates()
         update_v = searching(of_v, jump_for_steps, **options)
         update_rest = searching(
@@ -224,7 +226,7 @@ class Gibbs:
             key,
             start,
             logdensity_fn,
-            HMCTuned(tuned.step_size, tuned.max_steps),
+            tuned,
             self.divergence_threshold,
         )
         told = {

@@ -16,7 +16,9 @@ from svgp_ppl.mcmc.sampler import Steering
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
     log_grid,
-    round_length,
+    middle,
+    require_bounds,
+    rounds,
     searching,
     step_grid,
 )
@@ -108,20 +110,18 @@ class HMC:
         """State of the warm-up, with the tuning from the middle of the bounds."""
         del key
         state = blackjax.dynamic_hmc.init(position, logdensity_fn, jnp.zeros((), int))
-        middle = [c[len(c) // 2] for c in self._coordinates()]
-        return HMCWarmup(state, as_tuned(jnp.result_type(state.logdensity), *middle))
+        dtype = jnp.result_type(state.logdensity)
+        return HMCWarmup(state, as_tuned(dtype, *middle(self._coordinates())))
 
     def schedule(self, num_warmup: int) -> Int[Array, " num_warmup"]:
         """Whole rounds; the steps differ by what the host decides in between."""
-        length = round_length(num_warmup, self.num_rounds)
-        return jnp.zeros(num_warmup // length * length, int)
+        length, number = rounds(num_warmup, self.num_rounds)
+        return jnp.zeros(length * number, int)
 
     def steer(self, num_chains: int, num_warmup: int) -> Steering:
         """A search over (ε, L_max) for each chain."""
-        length = round_length(num_warmup, self.num_rounds)
-        update = searching(
-            self._coordinates(), jump_for_steps, num_chains, num_warmup // length
-        )
+        length, number = rounds(num_warmup, self.num_rounds)
+        update = searching(self._coordinates(), jump_for_steps, num_chains, number)
 
         def tuned(stats):
             return as_tuned(stats["step_size"].dtype, *update(stats))
@@ -166,8 +166,11 @@ class HMC:
         return [log_grid(self.step_size_bounds), step_grid(self.max_steps_bounds)]
 
 
-def hmc_step(key, state: Any, logdensity_fn, tuned: HMCTuned, divergence_threshold):
-    """A trajectory of random length, unit masses: the new state and BlackJAX's info."""
+def hmc_step(key, state: Any, logdensity_fn, tuned: Any, divergence_threshold):
+    """A trajectory of random length, unit masses: the new state and BlackJAX's info.
+
+    ``tuned`` has a ``step_size`` and ``max_steps``.
+    """
     kernel = blackjax.dynamic_hmc.build_kernel(
         divergence_threshold=divergence_threshold,
         next_random_arg_fn=lambda draw: draw + 1,
@@ -202,11 +205,3 @@ def squared_distance(a: Any, b: Any) -> Array:
 def as_tuned(dtype, step_size, max_steps) -> HMCTuned:
     """Arrays of the precision of the chains."""
     return HMCTuned(jnp.asarray(step_size, dtype), jnp.asarray(max_steps, int))
-
-
-def require_bounds(name: str, bounds: tuple) -> None:
-    """Refuse bounds that are no interval of positive numbers."""
-    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
-        raise ValueError(
-            f"{name} must be two positive numbers, the smaller one first; got {bounds}."
-        )

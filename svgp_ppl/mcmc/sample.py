@@ -94,12 +94,12 @@ def sample(
     sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
     target = make_target(key_target, model, args, kwargs, params, num_nodes)
+    frame = _frame(key_target, precondition, sampler, guide, params, target)
     if guide is None:
         positions = target.initial_positions(key_start, num_chains)
     else:
         positions = target.positions_from(key_start, guide, dict(params), num_chains)
     _require_finite_start(target, positions)
-    frame = _frame(key_target, precondition, sampler, guide, params, target)
 
     def logdensity_fn(position, data):
         frame, data = data

@@ -22,7 +22,9 @@ __all__ = [
     "BayesianOptimisation",
     "jump_for_steps",
     "log_grid",
-    "round_length",
+    "middle",
+    "require_bounds",
+    "rounds",
     "searching",
     "step_grid",
 ]
@@ -41,9 +43,23 @@ def step_grid(bounds: tuple[int, int], num: int = 13) -> np.ndarray:
     return np.unique(np.round(np.linspace(*bounds, num)).astype(int))
 
 
-def round_length(num_warmup: int, num_rounds: int) -> int:
-    """Draws of a round: the warm-up is cut into about ``num_rounds`` equal ones."""
-    return max(1, num_warmup // num_rounds)
+def middle(coordinates: Sequence[np.ndarray]) -> list:
+    """The point in the middle of the grid, where a search starts."""
+    return [values[len(values) // 2] for values in coordinates]
+
+
+def rounds(num_warmup: int, num_rounds: int) -> tuple[int, int]:
+    """Length and number of the equal rounds that a warm-up is cut into."""
+    length = max(1, num_warmup // num_rounds)
+    return length, num_warmup // length
+
+
+def require_bounds(name: str, bounds: tuple) -> None:
+    """Refuse bounds that are no interval of positive numbers."""
+    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
+        raise ValueError(
+            f"{name} must be two positive numbers, the smaller one first; got {bounds}."
+        )
 
 
 def jump_for_steps(stats: dict[str, np.ndarray]) -> np.ndarray:

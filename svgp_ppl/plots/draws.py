@@ -164,7 +164,7 @@ def _along(windows, values, chosen, ax: Axes | None) -> Axes:
     """A line over the windows for every chosen element; the first five are named."""
     ax = plt.subplots()[1] if ax is None else ax
     for rank, (name, index) in enumerate(chosen):
-        label = _label(name, index) if rank < 5 else None
+        label = diagnostics.label(name, index) if rank < 5 else None
         color = f"C{rank}" if rank < 5 else "0.75"
         line = values[name][(slice(None), *index)]
         ax.plot(windows, line, color=color, lw=1, label=label, zorder=3 - (rank >= 5))
@@ -182,8 +182,4 @@ def _element(arrays: dict, which) -> tuple[np.ndarray, str]:
             f"'{name}' has an array a draw: say which element, for example "
             f"('{name}', {(0,) * (arrays[name].ndim - 2)})."
         )
-    return values, _label(name, index)
-
-
-def _label(name: str, index: tuple) -> str:
-    return name + (f"[{', '.join(map(str, index))}]" if index else "")
+    return values, diagnostics.label(name, index)
