@@ -83,6 +83,7 @@ def parse(arguments=None):
     parser.add_argument("--steps", type=int, default=1000, help="of the Gaussian fit")
     parser.add_argument("--warmup", type=int, default=900)
     parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--full-warmup", type=int, default=300)
     parser.add_argument("--full-samples", type=int, default=300)
     parser.add_argument("--chains", type=int, default=2)
     return parser.parse_args(arguments)
@@ -121,7 +122,7 @@ def main():
             y,
             sampler=sampler,
             num_chains=options.chains,
-            num_warmup=options.warmup,
+            num_warmup=options.full_warmup,
             num_samples=options.full_samples,
             progress=True,
         )
