@@ -272,7 +272,8 @@ def test_contract():
         mcmc.NUTS mcmc.HMC mcmc.Gibbs mcmc.EllipticalSlice mcmc.MCLMC mcmc.ChEES
         beliefs.kl_to_white
         diagnostics.ess diagnostics.ess_per_second diagnostics.psrf diagnostics.esjd
-        diagnostics.report diagnostics.loo diagnostics.bfmi diagnostics.ess_per_gradient
+        diagnostics.report diagnostics.loo diagnostics.waic diagnostics.bfmi
+        diagnostics.ess_per_gradient
         plots.function_band plots.inducing_inputs plots.bound
         plots.psrf plots.ess plots.joint plots.correlation plots.chain_bands
         plots.class_contours

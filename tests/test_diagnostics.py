@@ -2,9 +2,11 @@
 
 import re
 
+import arviz
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from svgp_ppl import diagnostics
 
@@ -245,6 +247,25 @@ def test_loo_is_the_leave_one_out_density():
         diagnostics.loo(posterior, "z")
     with pytest.raises(ValueError, match="log_likelihood=True"):
         diagnostics.loo(diagnostics.to_arviz(iid()))
+
+
+def test_waic_is_that_of_arviz_where_it_has_one():
+    y, posterior = conjugate_draws()
+    if not hasattr(arviz, "waic"):
+        with pytest.raises(NotImplementedError, match=r"diagnostics\.loo"):
+            diagnostics.waic(posterior)
+        return
+    found = diagnostics.waic(posterior)
+    terms = diagnostics.group(posterior, "log_likelihood")["y"].reshape(-1, len(y))
+    density = logsumexp(terms, axis=0) - np.log(len(terms))
+    expected = density - terms.var(axis=0)
+    np.testing.assert_allclose(found.pointwise, expected, rtol=1e-6)
+    np.testing.assert_allclose(found.elpd, expected.sum(), rtol=1e-6)
+    np.testing.assert_allclose(found.num_parameters, terms.var(axis=0).sum(), rtol=1e-6)
+    # Asymptotically the same as leaving one out.
+    np.testing.assert_allclose(found.elpd, diagnostics.loo(posterior).elpd, atol=0.1)
+    with pytest.raises(ValueError, match="log_likelihood=True"):
+        diagnostics.waic(diagnostics.to_arviz(iid()))
 
 
 # ------------------------------------------------------------------------- the report

@@ -4,7 +4,7 @@ Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object m
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since.
 """
 
-from svgp_ppl.diagnostics.loo import LOO, loo
+from svgp_ppl.diagnostics.criteria import LOO, WAIC, loo, waic
 from svgp_ppl.diagnostics.mixing import (
     bfmi,
     esjd,
@@ -21,6 +21,7 @@ from svgp_ppl.diagnostics.report import Finding, Report, report
 
 __all__ = [
     "LOO",
+    "WAIC",
     "Finding",
     "Report",
     "arrays_of",
@@ -38,4 +39,5 @@ __all__ = [
     "slowest",
     "summary",
     "to_arviz",
+    "waic",
 ]

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from svgp_ppl.diagnostics.loo import loo
+from svgp_ppl.diagnostics.criteria import loo
 from svgp_ppl.diagnostics.mixing import bfmi, ess, rhat
 from svgp_ppl.diagnostics.posterior import arrays_of, group, label
 
