@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import log_ndtr, ndtr, ndtri
+from jax.scipy.special import erfc, ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
 from svgp_ppl.expectations import QuasiMonteCarlo, normal_nodes
@@ -78,10 +78,42 @@ def _of_independent(y: Array, mean: Array, variance: Array) -> Array:
     # their value is dropped and only their derivative kept.
     steady = own_mean + own_sd * centre[..., None] - mean
     steady = jnp.where(chosen, steady - jax.lax.stop_gradient(steady), steady)
-    ratio = (own_sd * offset[..., None] + steady) / sd  # [nodes, .., N, C]
-    log_product = jnp.sum(jnp.where(is_other, log_ndtr(ratio), 0.0), axis=-1)
-    log_normal = -0.5 * jnp.square(centre + offset) - 0.5 * jnp.log(2.0 * jnp.pi)
-    return jnp.sum(weight * jnp.exp(log_normal + log_product), axis=0)
+    # Classes first, [C, nodes, .., N]: products along the last axis are slow.
+    steady, sd, is_other = (
+        jnp.moveaxis(values, -1, 0)[:, None] for values in (steady, sd, is_other)
+    )
+    ratio = (own_sd[..., 0] * offset + steady) / sd
+    weight = weight * _normal_density(centre + offset)
+    return jnp.sum(weight * _product_of_ndtr(ratio, is_other), axis=0)
+
+
+@jax.custom_jvp
+def _product_of_ndtr(ratio: Array, is_other: Array) -> Array:
+    """Π_c Φ(ratio_c) over the others, with gradient Π Φ · φ(ratio_c)/Φ(ratio_c).
+
+    Where the product underflows so does its gradient, and neither counts in the
+    integral: logarithms, several times as dear, would not change it.
+    """
+    return jnp.prod(_factors(ratio, is_other), axis=0)
+
+
+@_product_of_ndtr.defjvp
+def _tangent_of_product(primals, tangents):
+    ratio, is_other = primals
+    factors = _factors(ratio, is_other)
+    product = jnp.prod(factors, axis=0)
+    tiny = jnp.finfo(ratio.dtype).tiny
+    hazard = _normal_density(ratio) / jnp.maximum(factors, tiny)
+    slope = product * jnp.where(is_other, hazard, 0.0)
+    return product, jnp.sum(slope * tangents[0], axis=0)
+
+
+def _factors(ratio: Array, is_other: Array) -> Array:
+    return jnp.where(is_other, 0.5 * erfc(ratio * -(0.5**0.5)), 1.0)
+
+
+def _normal_density(x: Array) -> Array:
+    return jnp.exp(-0.5 * jnp.square(x)) / (2.0 * jnp.pi) ** 0.5
 
 
 def _sharpest_step(place: Array, width: Array, is_other: Array):
@@ -127,7 +159,10 @@ def _nodes_about(centre: Array, scale: Array) -> tuple[Array, Array]:
     size, slope = jnp.abs(t), _BULK * scale
     s = jnp.minimum(size, jnp.arcsinh(size / slope))
     for _ in range(_NEWTON_STEPS):
-        s = s - (s + slope * jnp.sinh(s) - size) / (1.0 + slope * jnp.cosh(s))
+        up = jnp.exp(s)
+        down = 1.0 / up
+        excess = s + 0.5 * slope * (up - down) - size
+        s = s - excess / (1.0 + 0.5 * slope * (up + down))
     x = jnp.sign(t) * scale * jnp.sinh(s)
     density = 1.0 / (scale * jnp.cosh(s)) + _BULK
     return x, (high - low) / (_NUM_NODES - 1) / density
