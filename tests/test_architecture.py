@@ -275,8 +275,8 @@ def test_contract():
         diagnostics.report diagnostics.loo diagnostics.waic diagnostics.bfmi
         diagnostics.ess_per_gradient
         plots.function_band plots.inducing_inputs plots.bound
-        plots.psrf plots.ess plots.joint plots.correlation plots.chain_bands
-        plots.class_contours
+        plots.psrf plots.ess plots.joint plots.correlation plots.correlated_inputs
+        plots.chain_bands plots.class_contours
     """
     for name in names.split():
         value = gp

@@ -105,6 +105,22 @@ def test_joint_and_correlation_show_the_draws():
         plots.joint(draws, "g", "scale")
 
 
+def test_edges_join_correlated_inducing_inputs():
+    z = np.arange(8.0).reshape(4, 2)
+    ax = plots.correlated_inputs(chains(), "f", z, threshold=0.9)
+    *edges, points = ax.get_lines()
+    # Only f[0, 0] and f[1, 3] depend on each other.
+    (edge,) = edges
+    np.testing.assert_array_equal(edge.get_xydata(), z[[0, 3]])
+    assert edge.get_color() == "0.5"
+    np.testing.assert_array_equal(points.get_xydata(), z)
+    assert ax.get_title() == "|correlation| > 0.9: 1"
+    with pytest.raises(ValueError, match=r"z must be the \[4, 2\] inducing inputs"):
+        plots.correlated_inputs(chains(), "f", z[:3])
+    with pytest.raises(ValueError, match="between 0 and 1, and is 4.0"):
+        plots.correlated_inputs(chains(), "f", z, threshold=4.0)
+
+
 def test_bands_of_chains_lie_around_their_pooled_band():
     x = np.array([1.0, 0.0])
     noise = np.random.default_rng(1).normal(size=(2, 500, 2))

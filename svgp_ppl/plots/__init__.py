@@ -1,6 +1,7 @@
 """Figures of what ArviZ does not draw: matplotlib axes in, axes out."""
 
-from svgp_ppl.plots.draws import correlation, density, ess, joint, psrf
+from svgp_ppl.plots.correlations import correlated_inputs, correlation
+from svgp_ppl.plots.draws import density, ess, joint, psrf
 from svgp_ppl.plots.fits import bound, inducing_inputs
 from svgp_ppl.plots.functions import (
     chain_bands,
@@ -13,6 +14,7 @@ __all__ = [
     "bound",
     "chain_bands",
     "class_contours",
+    "correlated_inputs",
     "correlation",
     "density",
     "ess",

@@ -1,4 +1,4 @@
-"""Figures of draws that ArviZ does not have: windows, joints, correlations."""
+"""Figures of draws that ArviZ does not have: along the run, and jointly."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from scipy.stats import gaussian_kde
 
 from svgp_ppl import diagnostics
 
-__all__ = ["correlation", "density", "ess", "joint", "psrf"]
+__all__ = ["density", "ess", "joint", "psrf"]
 
 
 def density(
@@ -130,27 +130,6 @@ def joint(
     if log:
         ax.set(xscale="log", yscale="log")
     ax.legend(markerscale=4)
-    return ax
-
-
-def correlation(posterior: Any, name: str, *, ax: Axes | None = None) -> Axes:
-    """Posterior correlations of all values of a site, outputs in blocks.
-
-    Args:
-        posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
-        name: Of a site with values [M] or [Q, M].
-        ax: Axes to draw on, new ones if None.
-    """
-    values = diagnostics.arrays_of(posterior)[name]
-    size = values.shape[-1]
-    flat = values.reshape(-1, int(np.prod(values.shape[2:])))
-    ax = plt.subplots()[1] if ax is None else ax
-    image = ax.imshow(np.corrcoef(flat.T), cmap="RdBu_r", vmin=-1, vmax=1)
-    for edge in range(size, flat.shape[1], size):
-        ax.axhline(edge - 0.5, color="0.3", lw=0.8)
-        ax.axvline(edge - 0.5, color="0.3", lw=0.8)
-    ax.figure.colorbar(image, ax=ax, label="posterior correlation")
-    ax.set(xlabel=f"value of {name}", ylabel=f"value of {name}")
     return ax
 
 
