@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
-from numpyro.infer import MCMC
+from numpyro.infer import MCMC, SVI
 from numpyro.infer import NUTS as NumPyroNUTS
 from scipy.stats import chi2
 
@@ -63,26 +64,54 @@ def target():
     return make_target(random.key(0), model, (X, np.zeros(len(X), int)), {}, {})
 
 
+def from_prior(target):
+    """Chains start at another draw of the prior."""
+    return lambda key, y: unconstrained(simulate(key)[0])
+
+
+def from_fit(target):
+    """Chains start from the Gaussian approximation, fitted to each data set."""
+    guide = gp.AutoGaussian(model)
+    svi = SVI(model, guide, optax.adam(0.05), gp.MarginalELBO())
+    svi.init(random.key(0), X, np.zeros(len(X), int))
+
+    def start(key, y):
+        key_init, key_draw = random.split(key)
+        state = svi.init(key_init, X, y)
+        state, _ = jax.lax.scan(
+            lambda state, _: svi.update(state, X, y), state, length=300
+        )
+        params = svi.get_params(state)
+        positions = target.positions_from(key_draw, guide, params, 1)
+        return {name: values[0] for name, values in positions.items()}
+
+    return start
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sampler",
-    [NUTS(), HMC((0.15, 0.15), (20, 20))],
-    ids=["nuts", "hmc"],
+    "sampler, start_of",
+    [
+        (NUTS(), from_prior),
+        (HMC((0.15, 0.15), (20, 20)), from_prior),
+        (NUTS(), from_fit),
+    ],
+    ids=["nuts", "hmc", "fit and nuts"],
 )
-def test_ranks_of_the_truth_are_uniform(sampler, target):
+def test_ranks_of_the_truth_are_uniform(sampler, start_of, target):
     # Simulation-based calibration (Talts et al. 2018): 400 data sets, 24 thinned draws
     # of each; the rank of the truth is uniform on 0, ..., 24.
     num_sets, num_warmup, thin, kept = 400, 300, 20, 24
+    start = start_of(target)
 
     def ranks_of(key):
         key_truth, key_start, key_init, key_run = random.split(key, 4)
         truth, y = simulate(key_truth)
-        start, _ = simulate(key_start)
 
         def logdensity_fn(position):
             return target.logdensity_fn(position, [X, y])
 
-        warmup = sampler.init(key_init, unconstrained(start), logdensity_fn)
+        warmup = sampler.init(key_init, start(key_start, y), logdensity_fn)
         keys = random.split(key_run, num_warmup + thin * kept)
 
         def warm(warmup, inputs):

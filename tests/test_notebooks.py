@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jupytext
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +58,11 @@ def smaller(code: str, pattern: str, budget: int | str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_runs_with_a_small_budget(script, tmp_path):
-    run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80")
+    # Trees where the real ones would be read or downloaded.
+    trees = np.random.default_rng(0).uniform(size=(126, 2))
+    np.savez(tmp_path / "pines.npz", X=trees)
+    folders = {"SVGP_PPL_DATA": str(tmp_path)}
+    run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80", **folders)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -117,7 +117,7 @@ def test_edges_join_correlated_inducing_inputs():
     assert ax.get_title() == "|correlation| > 0.9: 1"
     with pytest.raises(ValueError, match=r"z must be the \[4, 2\] inducing inputs"):
         plots.correlated_inputs(chains(), "f", z[:3])
-    with pytest.raises(ValueError, match="between 0 and 1, and is 4.0"):
+    with pytest.raises(ValueError, match="between 0 and 1, and is 4"):
         plots.correlated_inputs(chains(), "f", z, threshold=4.0)
 
 
