@@ -47,7 +47,9 @@ _NUM_KEYS = 8
 # A round of the warm-up may raise d² so many times: where a chain has hardly moved,
 # E g² is too small.
 _LARGEST_GROWTH = 10.0
-# A value of a standard deviation above 30 is a gradient that happened to vanish.
+# That of the prior of whitened values, where a gradient happens to vanish at the start.
+_FIRST_PRECISION = 1.0
+# A standard deviation above 30 is a gradient that happened to vanish.
 _SMALLEST_PRECISION = 1e-3
 # E (d g)² is 1; a thousand is a chain that runs away.
 _LARGEST_GRADIENT = 1e3
@@ -147,7 +149,7 @@ def first_tuned(
     if sampler.control_variates:
         centre = jax.lax.all_gather(flat, CHAINS)[0]
         gradient = jax.grad(density)(centre)
-    scale = 1 / jnp.sqrt(precision + _SMALLEST_PRECISION)
+    scale = 1 / jnp.sqrt(precision + _FIRST_PRECISION)
     noise = jnp.mean(scale**2 * jnp.var(plain, axis=0, ddof=1))
     return StochasticTuned(centre, gradient, scale, jax.lax.pmean(noise, CHAINS))
 
@@ -245,5 +247,6 @@ def _tuned_anew(
         usable = (count > 0) & jnp.all(jnp.isfinite(found))
         centre = jnp.where(usable, mean, centre)
         gradient = jnp.where(usable, found, gradient)
-    scale = jnp.where(count > 0, scale, old.scale)
+    # A chain that ran away has no scale.
+    scale = jnp.where((count > 0) & jnp.isfinite(squares), scale, old.scale)
     return old._replace(centre=centre, gradient=gradient, scale=scale)
