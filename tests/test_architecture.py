@@ -85,7 +85,9 @@ MAY_IMPORT = {
     "mcmc.mclmc": {"mcmc.hmc"},
     "mcmc.slice": {"mcmc.hmc"},
     "mcmc.gibbs": {"mcmc.hmc", "mcmc.sampler", "mcmc.slice", "mcmc.tuning"},
-    "mcmc.target": {"arguments", "primitives"},
+    "mcmc.control_variates": {"mcmc.hmc", "mcmc.sampler"},
+    "mcmc.stochastic": {"mcmc.control_variates"},
+    "mcmc.target": {"arguments", "plates", "primitives"},
     "mcmc.frame": {"beliefs", "linalg", "mcmc.target"},
     "mcmc.sample": {
         "diagnostics",
@@ -216,7 +218,18 @@ def test_third_party_packages_have_one_home():
         assert places == homes, f"{package} is imported in {places}"
 
 
-SAMPLERS = ("chains", "chees", "gibbs", "hmc", "mclmc", "nuts", "slice", "tuning")
+SAMPLERS = (
+    "chains",
+    "chees",
+    "control_variates",
+    "gibbs",
+    "hmc",
+    "mclmc",
+    "nuts",
+    "slice",
+    "stochastic",
+    "tuning",
+)
 
 
 @pytest.mark.parametrize("name", ["elbo", *(f"mcmc.{name}" for name in SAMPLERS)])
@@ -270,6 +283,7 @@ def test_contract():
         likelihoods.AdditiveNoiseCategorical likelihoods.Softmax likelihoods.Warped
         likelihoods.GPRN
         mcmc.NUTS mcmc.HMC mcmc.Gibbs mcmc.EllipticalSlice mcmc.MCLMC mcmc.ChEES
+        mcmc.SGLD mcmc.SGHMC
         beliefs.kl_to_white
         diagnostics.ess diagnostics.ess_per_second diagnostics.psrf diagnostics.esjd
         diagnostics.report diagnostics.loo diagnostics.waic diagnostics.bfmi

@@ -62,7 +62,8 @@ def report(posterior: Any) -> Report:
     Chains that stand still; divergences; R̂ above 1.01; fewer than 100 effective draws a
     chain; energies that mix slowly (BFMI below 0.3); trajectories that end because they
     are as long as is allowed; Metropolis steps that are mostly refused; data whose LOO
-    weights have heavy tails, where there is a log likelihood.
+    weights have heavy tails, where there is a log likelihood; stochastic gradients,
+    whose draws are biased however well they mix.
 
     Args:
         posterior: An ArviZ object, from ``gp.sample`` or elsewhere.
@@ -84,6 +85,7 @@ def report(posterior: Any) -> Report:
         findings += _energies(posterior, stats)
         findings += _trajectories(stats)
         findings += _weights(posterior)
+        findings += _bias(posterior, stats)
     return Report(_summary(arrays, posterior, sizes), findings)
 
 
@@ -257,6 +259,21 @@ def _weights(posterior: Any) -> list[Finding]:
                 )
             )
     return findings
+
+
+def _bias(posterior: Any, stats: dict[str, np.ndarray]) -> list[Finding]:
+    attributes = {} if isinstance(posterior, dict) else posterior["posterior"].attrs
+    if "bias" not in attributes:
+        return []
+    steps = f", with steps of {stats['step_size'].mean():.3g}"
+    return [
+        Finding(
+            f"The draws are biased by {attributes['bias']}{steps}: no number of draws "
+            "takes that away.",
+            "half the step_size and twice the num_steps_a_draw; where means and "
+            "standard deviations stay, the bias is small.",
+        )
+    ]
 
 
 def _elements(values: dict[str, np.ndarray]) -> dict[str, float]:

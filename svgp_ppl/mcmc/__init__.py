@@ -6,13 +6,16 @@ from svgp_ppl.mcmc.gibbs import Gibbs
 from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
 from svgp_ppl.mcmc.nuts import NUTS
-from svgp_ppl.mcmc.sampler import Sampler, Steered, Steering
+from svgp_ppl.mcmc.sampler import Sampler, Steered, Steering, StochasticGradient
 from svgp_ppl.mcmc.slice import EllipticalSlice
+from svgp_ppl.mcmc.stochastic import SGHMC, SGLD
 
 __all__ = [
     "HMC",
     "MCLMC",
     "NUTS",
+    "SGHMC",
+    "SGLD",
     "ChEES",
     "Chains",
     "EllipticalSlice",
@@ -20,5 +23,6 @@ __all__ = [
     "Sampler",
     "Steered",
     "Steering",
+    "StochasticGradient",
     "run_chains",
 ]

@@ -48,7 +48,7 @@ class Chains(NamedTuple):
 
 def run_chains(
     key: Key[Array, ""],
-    logdensity_fn: Callable[[Any, Any], Array],
+    logdensity_fn: Callable[..., Array],
     positions: PyTree,
     sampler: Sampler,
     *,
@@ -69,7 +69,9 @@ def run_chains(
     Args:
         key: Random key.
         logdensity_fn: Log density of a position, up to a constant. It is static in the
-            compiled code: arrays of any size belong in ``data``.
+            compiled code: arrays of any size belong in ``data``. With a
+            ``StochasticGradient`` sampler a third argument may come, the key of the
+            minibatch from which the log density is to be estimated.
         positions: Where the chains start, leaves [chains, ...].
         sampler: For instance ``NUTS()``.
         num_warmup: Tuning steps; none of their draws is kept.
@@ -152,22 +154,27 @@ def run_chains(
 # ----------------------------------------------------------------------------------
 
 
+def _with_data(logdensity_fn: Callable, data: PyTree) -> Callable:
+    """Log density of a position, or of a position and the key of a minibatch."""
+    return lambda position, *key: logdensity_fn(position, data, *key)
+
+
 @partial(jax.jit, static_argnames=("sampler", "logdensity_fn"))
 def _start(keys, positions, data, *, sampler, logdensity_fn):
     def start(key, position):
-        return sampler.init(key, position, lambda p: logdensity_fn(p, data))
+        return sampler.init(key, position, _with_data(logdensity_fn, data))
 
     return jax.vmap(start, axis_name=CHAINS)(keys, positions)
 
 
 @partial(jax.jit, static_argnames=("sampler", "logdensity_fn"))
 def _warmup_block(warmup, inputs, data, *, sampler, logdensity_fn):
+    of_position = _with_data(logdensity_fn, data)
+
     def all_chains(warmup, inputs):
         keys, entry = inputs
         warmup, info = jax.vmap(
-            lambda key, one: sampler.warmup_step(
-                key, one, lambda p: logdensity_fn(p, data), entry
-            ),
+            lambda key, one: sampler.warmup_step(key, one, of_position, entry),
             axis_name=CHAINS,
         )(keys, warmup)
         return warmup, (None, info)
@@ -177,11 +184,11 @@ def _warmup_block(warmup, inputs, data, *, sampler, logdensity_fn):
 
 @partial(jax.jit, static_argnames=("sampler", "logdensity_fn"))
 def _sampling_block(state, keys, tuned, data, *, sampler, logdensity_fn):
+    of_position = _with_data(logdensity_fn, data)
+
     def all_chains(state, keys):
         state, info = jax.vmap(
-            lambda key, one, tuned: sampler.step(
-                key, one, lambda p: logdensity_fn(p, data), tuned
-            ),
+            lambda key, one, tuned: sampler.step(key, one, of_position, tuned),
             axis_name=CHAINS,
         )(keys, state, tuned)
         return state, (state.position, info)

@@ -17,7 +17,7 @@ from svgp_ppl.fit import Fit
 from svgp_ppl.mcmc.chains import run_chains
 from svgp_ppl.mcmc.frame import Frame, belief_frame
 from svgp_ppl.mcmc.nuts import NUTS
-from svgp_ppl.mcmc.sampler import Sampler
+from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target, make_target
 from svgp_ppl.primitives import Expected
 
@@ -47,7 +47,8 @@ def sample(
 
     Args:
         key: Random key.
-        model: NumPyro model; a subsampled plate is refused.
+        model: NumPyro model. A subsampled plate is refused, unless the sampler is
+            ``svgp_ppl.mcmc.SGHMC()`` or ``SGLD()``, whose stochastic gradients need it.
         *args: Arguments of the model, data included.
         sampler: ``svgp_ppl.mcmc.NUTS()`` if None.
         num_chains: Number of chains, run side by side in one compiled program.
@@ -93,7 +94,10 @@ def sample(
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
-    target = make_target(key_target, model, args, kwargs, params, num_nodes)
+    biased = isinstance(sampler, StochasticGradient)
+    target = make_target(
+        key_target, model, args, kwargs, params, num_nodes, minibatches=biased
+    )
     frame = _frame(key_target, precondition, sampler, guide, params, target)
     if guide is None:
         positions = target.initial_positions(key_start, num_chains)
@@ -101,9 +105,9 @@ def sample(
         positions = target.positions_from(key_start, guide, dict(params), num_chains)
     _require_finite_start(target, positions)
 
-    def logdensity_fn(position, data):
+    def logdensity_fn(position, data, *key):
         frame, data = data
-        return target.logdensity_fn(frame.to_values(position), data)
+        return target.logdensity_fn(frame.to_values(position), data, *key)
 
     def constrain(position, data):
         frame, data = data
@@ -133,6 +137,7 @@ def sample(
             "sampling_seconds": chains.seconds,
             "warmup_seconds": chains.warmup_seconds,
             "num_gradients": int(chains.num_gradients),
+            **({"bias": "stochastic gradients"} if biased else {}),
         },
     )
 

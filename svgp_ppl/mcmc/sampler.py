@@ -1,11 +1,11 @@
 """What a sampler is: a handful of pure functions on one chain."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CHAINS", "Sampler", "Steered", "Steering"]
+__all__ = ["CHAINS", "Sampler", "Steered", "Steering", "StochasticGradient"]
 
 # Name of the axis of chains, for samplers that tune on all chains together.
 CHAINS = "chains"
@@ -79,3 +79,16 @@ class Steered(Sampler, Protocol):
     def steer(self, num_chains: int, num_warmup: int) -> Steering:
         """A new steering, for one run."""
         ...
+
+
+@runtime_checkable
+class StochasticGradient(Sampler, Protocol):
+    """A sampler that looks at a part of the data at each step, and is biased.
+
+    Its log density has two readings: ``logdensity_fn(position)`` is that of all data,
+    ``logdensity_fn(position, key)`` an unbiased estimate from the minibatch that the
+    key draws. What a model draws besides its rows (layers of a deep model, nodes of
+    ``MonteCarlo``) is fixed in the first reading and drawn anew in the second.
+    """
+
+    takes_minibatches: ClassVar[bool]

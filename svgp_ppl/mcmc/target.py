@@ -21,6 +21,7 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.arguments import take_apart
+from svgp_ppl.plates import all_rows, drawn_rows, subsampled
 from svgp_ppl.primitives import is_inducing, is_layer
 
 __all__ = ["Target", "make_target"]
@@ -31,7 +32,8 @@ class Target(NamedTuple):
 
     Attributes:
         logdensity_fn: (position, data) -> log density; a position is a dict of
-            unconstrained values by site name.
+            unconstrained values by site name. With a key as third argument, an unbiased
+            estimate from the rows (and the random nodes) that the key draws.
         constrain: (position, data) -> dict of values at latent and deterministic sites.
         data: Array arguments of the model, passed through ``jit``.
         model: The model with its parameters frozen and its first random nodes fixed.
@@ -43,7 +45,7 @@ class Target(NamedTuple):
         params: Values of the ``param`` sites, frozen.
     """
 
-    logdensity_fn: Callable[[dict, list], jax.Array]
+    logdensity_fn: Callable[..., jax.Array]
     constrain: Callable[[dict, list], dict]
     data: list
     model: Callable
@@ -145,6 +147,8 @@ def make_target(
     kwargs: dict,
     params: Mapping[str, Any],
     num_nodes: int = 1,
+    *,
+    minibatches: bool = False,
 ) -> Target:
     """The target of a model, with ``param`` sites frozen at ``params``.
 
@@ -154,11 +158,22 @@ def make_target(
 
         log p̃(v, θ) = log p(v, θ) + (1/S) Σ_s Σ_n E_{p(f_n | v, ε_s)} log p(y_n | f_n).
 
+    With ``minibatches`` a plate is subsampled, B of N rows. It sees all of them in this
+    density, and in the estimate that has a key it scales those that the key draws,
+
+        log p(v, θ) + (N/B) Σ_{n drawn} E_{p(f_n | v, ε)} log p(y_n | f_n).
+
     Raises:
-        ValueError: A plate is subsampled; a latent site is discrete; there is no latent
-            or no observed site.
+        ValueError: A plate is subsampled, or none is where one has to be; a latent site
+            is discrete; there is no latent or no observed site.
     """
     key_nodes, key_look = random.split(key)
+    # Inside of all other handlers: the keys that they give do not depend on the rows.
+    of_rows = drawn_rows(model)
+    if minibatches:
+        look = seed(substitute(of_rows, data=dict(params)), key_look)
+        _require_minibatches(trace(look).get_trace(*args, **kwargs))
+        model = all_rows(model)
     fixed = seed(substitute(model, data=dict(params)), key_nodes)
     model_trace = trace(seed(fixed, key_look)).get_trace(*args, **kwargs)
     _require_sampleable(model_trace)
@@ -177,8 +192,11 @@ def make_target(
     arrays, put_back = take_apart(args, kwargs)
     layers = {name for name, site in model_trace.items() if is_layer(site)}
 
-    def logdensity_fn(position, data):
+    def logdensity_fn(position, data, key=None):
         args, kwargs = put_back(data)
+        if key is not None:
+            estimate = seed(substitute(of_rows, data=frozen), key)
+            return -jnp.asarray(potential_energy(estimate, args, kwargs, position))
 
         def at_nodes(key):
             potential = potential_energy(with_nodes(key), args, kwargs, position)
@@ -216,17 +234,41 @@ def _require_sampleable(model_trace: dict[str, dict]) -> None:
         )
     if all(kinds):
         raise ValueError("the model has no latent site to sample.")
+    for name, (size, rows) in subsampled(model_trace).items():
+        raise ValueError(
+            f"plate '{name}' sees {rows} of {size} data. "
+            "MCMC needs a fixed log density, and a new subsample each time would "
+            "change the posterior: drop subsample_size, and bound the memory with "
+            "observe(chunk_size=). Where a pass over all data is too dear, "
+            "sampler=svgp_ppl.mcmc.SGHMC() takes the model as it is; its draws are "
+            "biased."
+        )
     for name, site in model_trace.items():
-        if site["type"] == "plate" and site["args"][0] != len(site["value"]):
-            raise ValueError(
-                f"plate '{name}' sees {len(site['value'])} of {site['args'][0]} data. "
-                "MCMC needs a fixed log density, and a new subsample each time would "
-                "change the posterior: drop subsample_size, and bound the memory with "
-                "observe(chunk_size=)."
-            )
         is_latent = site["type"] == "sample" and not site["is_observed"]
         if is_latent and site["fn"].support.is_discrete:
             raise ValueError(
                 f"latent site '{name}' is discrete; sum it out of the likelihood (for "
                 "example with numpyro.distributions.MixtureSameFamily)."
             )
+
+
+def _require_minibatches(model_trace: dict[str, dict]) -> None:
+    plates = subsampled(model_trace)
+    if not plates:
+        raise ValueError(
+            "this sampler takes its gradients from minibatches, and no plate of the "
+            "model is subsampled: write\n"
+            '    with numpyro.plate("data", len(x), subsample_size=1000) as rows:\n'
+            "        observe(..., f(x[rows]), obs=y[rows])\n"
+            "or take NUTS(), which looks at all data at every step."
+        )
+    for name, site in model_trace.items():
+        if site["type"] == "sample" and not site["is_observed"]:
+            local = [f.name for f in site["cond_indep_stack"] if f.name in plates]
+            if local:
+                raise ValueError(
+                    f"latent site '{name}' stands in the subsampled plate "
+                    f"'{local[0]}': it has a value for each of all data, and a "
+                    "minibatch does not say which are its own. Take NUTS(), without "
+                    "subsample_size."
+                )
