@@ -5,13 +5,13 @@
 A log Gaussian Cox process on a grid of cells over 10 m by 10 m, RBF with one
 lengthscale, Gamma(1.75, 1) on it and Gamma(1.2, 1) on the variance. Sparse: 15 × 15
 inducing inputs, a Gaussian fit, then HMC from it. Full: f = L v at all cells (L Lᵀ =
-k(x, x), jitter 1e-3), HMC from where the fit has them. Step sizes and lengths are tuned
-(those of the released code, 0.125 and 0.1 for up to 20 steps, are refused: acceptance
-0.16 and 0.00, for hyperparameters on a log scale). Seconds by effective draw of the slowest parameter: gradients by
-effective draw times the time of a gradient, which is measured for both schemes in turn,
-at the end. With ``--full`` how well the maps of the posterior mean of the intensity
-agree. Published: 3.4 s (sparse, 32 × 32), 4.7 s (sparse, 64 × 64), 554 s (full, 32 ×
-32).
+k(x, x), jitter 1e-3), HMC from where the fit has them. Steps are tuned (those of the
+released code, 0.125 and 0.1, up to 20 of them, are mostly refused: acceptance 0.16 and
+0.00, with hyperparameters on a log scale). Seconds by effective draw of the slowest
+parameter: gradients by effective draw times the time of a gradient, which is measured
+for both schemes in turn, at the end. With ``--full`` how well the maps of the posterior
+mean of the intensity agree. Published: 3.4 s (sparse, 32 × 32), 4.7 s (sparse, 64 ×
+64), 554 s (full, 32 × 32).
 """
 
 import argparse
