@@ -43,7 +43,8 @@ def correlated_inputs(
 
     The middle of the multi-class figure of Hensman et al. (2015). An edge in the colour
     of an output joins two of its values, a grey one (or a ring, where both stand at
-    the same input) values of two outputs; the wider, the stronger.
+    the same input) values of two outputs; the wider, the stronger. Chains that have not
+    mixed are full of edges that mean nothing: look at ``diagnostics.report`` first.
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
