@@ -136,7 +136,7 @@ def test_ranks_of_the_truth_are_uniform(sampler, start_of, target):
         for column in np.asarray(ranks[name]).reshape(num_sets, -1).T:
             observed = np.bincount(column // 5, minlength=5)
             statistic = np.sum((observed - num_sets / 5) ** 2 / (num_sets / 5))
-            # 16 tests: each at level 1e-4.
+            # 24 tests: each at level 1e-4.
             assert statistic < chi2(4).isf(1e-4), (name, observed)
 
 

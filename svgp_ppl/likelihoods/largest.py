@@ -78,7 +78,7 @@ def _of_independent(y: Array, mean: Array, variance: Array) -> Array:
     # their value is dropped and only their derivative kept.
     steady = own_mean + own_sd * centre[..., None] - mean
     steady = jnp.where(chosen, steady - jax.lax.stop_gradient(steady), steady)
-    # Classes first, [C, nodes, .., N]: products along the last axis are slow.
+    # Classes first, [C, nodes, .., N]: faster for few classes than last.
     steady, sd, is_other = (
         jnp.moveaxis(values, -1, 0)[:, None] for values in (steady, sd, is_other)
     )
@@ -92,7 +92,7 @@ def _product_of_ndtr(ratio: Array, is_other: Array) -> Array:
     """Π_c Φ(ratio_c) over the others, with gradient Π Φ · φ(ratio_c)/Φ(ratio_c).
 
     Where the product underflows so does its gradient, and neither counts in the
-    integral: logarithms, several times as dear, would not change it.
+    integral: logarithms, about twice as dear, would not change it.
     """
     return jnp.prod(_factors(ratio, is_other), axis=0)
 

@@ -13,6 +13,7 @@ denominator that is not positive means that the chain runs away. Means have no b
 here; where the posterior is not normal they have one of the same order.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,8 +40,58 @@ from svgp_ppl.mcmc.control_variates import (
 __all__ = ["SGHMC", "SGLD"]
 
 
+class _Dynamics(abc.ABC):
+    """What both have in common: everything but the step and what it carries along."""
+
+    takes_minibatches: ClassVar[bool] = True
+    num_rounds: int
+
+    @abc.abstractmethod
+    def carried_at(self, key: Array, flat: Array, gradient_fn: Callable) -> Array:
+        """What a chain carries beside θ, at its start."""
+
+    @abc.abstractmethod
+    def move(self, key, flat, carried, gradient_fn, scale):
+        """One step: θ, what is carried, the gradient, and whether all is finite."""
+
+    def init(
+        self, key: Array, position: Any, logdensity_fn: Callable
+    ) -> StochasticWarmup:
+        """The start, and scales that include the noise of plain minibatches."""
+        key_tuned, key_carried = jax.random.split(key)
+        flat, density = flatten(position, logdensity_fn)
+        tuned = first_tuned(key_tuned, flat, density, self)
+        gradient_fn = gradient_fn_of(density, tuned, self)
+        carried = self.carried_at(key_carried, flat, gradient_fn)
+        return nothing_summed(StochasticState(position, carried), tuned)
+
+    def schedule(self, num_warmup: int) -> Bool[Array, " num_warmup"]:
+        """Whether a round ends at a step."""
+        return ends_of_rounds(num_warmup, self.num_rounds)
+
+    def warmup_step(
+        self, key: Array, warmup: StochasticWarmup, logdensity_fn: Callable, entry: Any
+    ) -> tuple[StochasticWarmup, StochasticInfo]:
+        """The steps of a draw, then the end of a round where the schedule has one."""
+        return rounds_step(self, key, warmup, logdensity_fn, entry)
+
+    def finish(self, warmup: StochasticWarmup):
+        """State and tuning."""
+        return warmup.state, warmup.tuned
+
+    def step(
+        self,
+        key: Array,
+        state: StochasticState,
+        logdensity_fn: Callable,
+        tuned: StochasticTuned,
+    ) -> tuple[StochasticState, StochasticInfo]:
+        """The steps of a draw."""
+        return walk(self, key, state, logdensity_fn, tuned)[:2]
+
+
 @dataclass(frozen=True)
-class SGLD:
+class SGLD(_Dynamics):
     """Biased: Langevin steps on gradients of minibatches, never refused.
 
     Welling & Teh (2011), eq. 4, with a constant step in scaled coordinates,
@@ -73,44 +124,12 @@ class SGLD:
     control_variates: bool = True
     num_rounds: int = 5
 
-    takes_minibatches: ClassVar[bool] = True
-
     def __post_init__(self):
         _require_valid(self)
 
-    def init(
-        self, key: Array, position: Any, logdensity_fn: Callable
-    ) -> StochasticWarmup:
-        """The gradient, and scales that include the noise of plain minibatches."""
-        key_tuned, key_gradient = jax.random.split(key)
-        flat, density = flatten(position, logdensity_fn)
-        tuned = first_tuned(key_tuned, flat, density, self)
-        gradient = gradient_fn_of(density, tuned, self)(key_gradient, flat)
-        return nothing_summed(StochasticState(position, gradient), tuned)
-
-    def schedule(self, num_warmup: int) -> Bool[Array, " num_warmup"]:
-        """Whether a round ends at a step."""
-        return ends_of_rounds(num_warmup, self.num_rounds)
-
-    def warmup_step(
-        self, key: Array, warmup: StochasticWarmup, logdensity_fn: Callable, entry: Any
-    ) -> tuple[StochasticWarmup, StochasticInfo]:
-        """The steps of a draw, then the end of a round where the schedule has one."""
-        return rounds_step(self, key, warmup, logdensity_fn, entry)
-
-    def finish(self, warmup: StochasticWarmup):
-        """State and tuning."""
-        return warmup.state, warmup.tuned
-
-    def step(
-        self,
-        key: Array,
-        state: StochasticState,
-        logdensity_fn: Callable,
-        tuned: StochasticTuned,
-    ) -> tuple[StochasticState, StochasticInfo]:
-        """The steps of a draw."""
-        return walk(self, key, state, logdensity_fn, tuned)[:2]
+    def carried_at(self, key: Array, flat: Array, gradient_fn: Callable) -> Array:
+        """The gradient."""
+        return gradient_fn(key, flat)
 
     def move(self, key, flat, carried, gradient_fn, scale):
         """One step: θ, its gradient, the gradient, and whether all is finite."""
@@ -126,7 +145,7 @@ class SGLD:
 
 
 @dataclass(frozen=True)
-class SGHMC:
+class SGHMC(_Dynamics):
     """Biased: Hamiltonian steps with friction on gradients of minibatches.
 
     Chen, Fox & Guestrin (2014), eq. 13 and 15, with a momentum that is never drawn anew
@@ -159,8 +178,6 @@ class SGHMC:
     control_variates: bool = True
     num_rounds: int = 5
 
-    takes_minibatches: ClassVar[bool] = True
-
     def __post_init__(self):
         _require_valid(self)
         if not 0 < self.friction * self.step_size <= 1:
@@ -169,39 +186,10 @@ class SGHMC:
                 f"{self.friction} with step_size={self.step_size}."
             )
 
-    def init(
-        self, key: Array, position: Any, logdensity_fn: Callable
-    ) -> StochasticWarmup:
-        """A random momentum, and scales that include the noise of plain minibatches."""
-        key_tuned, key_momentum = jax.random.split(key)
-        flat, density = flatten(position, logdensity_fn)
-        tuned = first_tuned(key_tuned, flat, density, self)
-        momentum = jax.random.normal(key_momentum, flat.shape, flat.dtype)
-        return nothing_summed(StochasticState(position, momentum), tuned)
-
-    def schedule(self, num_warmup: int) -> Bool[Array, " num_warmup"]:
-        """Whether a round ends at a step."""
-        return ends_of_rounds(num_warmup, self.num_rounds)
-
-    def warmup_step(
-        self, key: Array, warmup: StochasticWarmup, logdensity_fn: Callable, entry: Any
-    ) -> tuple[StochasticWarmup, StochasticInfo]:
-        """The steps of a draw, then the end of a round where the schedule has one."""
-        return rounds_step(self, key, warmup, logdensity_fn, entry)
-
-    def finish(self, warmup: StochasticWarmup):
-        """State and tuning."""
-        return warmup.state, warmup.tuned
-
-    def step(
-        self,
-        key: Array,
-        state: StochasticState,
-        logdensity_fn: Callable,
-        tuned: StochasticTuned,
-    ) -> tuple[StochasticState, StochasticInfo]:
-        """The steps of a draw."""
-        return walk(self, key, state, logdensity_fn, tuned)[:2]
+    def carried_at(self, key: Array, flat: Array, gradient_fn: Callable) -> Array:
+        """A random momentum."""
+        del gradient_fn
+        return jax.random.normal(key, flat.shape, flat.dtype)
 
     def move(self, key, flat, carried, gradient_fn, scale):
         """One step: θ, momentum, the gradient, and whether all is finite."""
