@@ -141,6 +141,28 @@ def with_noise(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y)
 
 
+def test_every_kind_of_site_that_draws_nothing_may_be_searched():
+    def model(x, y=None):
+        log_scale = numpyro.param("log_scale", 0.0)
+        numpyro.factor("prior", -(log_scale**2))
+        lengthscale = numpyro.deterministic("lengthscale", jnp.exp(log_scale))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(1.0), f(x), obs=y)
+
+    fit = gp.fit(
+        random.key(0),
+        model,
+        gp.AutoGaussian(model),
+        *DATA,
+        optimizer=optax.lbfgs(),
+        num_steps=20,
+        progress=False,
+    )
+    assert np.all(np.diff(fit.losses) <= 1e-5)
+    assert fit.losses[-1] < fit.losses[0]
+
+
 BOTH = gp.natural_gradient(1.0, optax.lbfgs())
 
 

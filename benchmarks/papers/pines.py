@@ -4,14 +4,14 @@
 
 A log Gaussian Cox process on a grid of cells over 10 m by 10 m, RBF with one
 lengthscale, Gamma(1.75, 1) on it and Gamma(1.2, 1) on the variance. Sparse: 15 × 15
-inducing inputs, a Gaussian fit, then HMC from it. Full: f = L v at all cells (L Lᵀ =
-k(x, x), jitter 1e-3), HMC from where the fit has them. Steps are tuned (those of the
-released code, 0.125 and 0.1, up to 20 of them, are mostly refused: acceptance 0.16 and
-0.00, with hyperparameters on a log scale). Seconds by effective draw of the slowest
-parameter: gradients by effective draw times the time of a gradient, which is measured
-for both schemes in turn, at the end. With ``--full`` how well the maps of the posterior
-mean of the intensity agree. Published: 3.4 s (sparse, 32 × 32), 4.7 s (sparse, 64 ×
-64), 554 s (full, 32 × 32).
+inducing inputs, a Gaussian fit, then HMC (or ``--sampler NUTS``) from it. Full: f =
+L v at all cells (L Lᵀ = k(x, x), jitter 1e-3), from where the fit has them. The steps
+of HMC are tuned (those of the released code, 0.125 and 0.1, up to 20 of them, are
+mostly refused: acceptance 0.16 and 0.00, with hyperparameters on a log scale). Seconds
+by effective draw of the slowest parameter: gradients by effective draw times the time
+of a gradient, which is measured for both schemes in turn, at the end. With ``--full``
+how well the maps of the posterior mean of the intensity agree. Published: 3.4 s
+(sparse, 32 × 32), 4.7 s (sparse, 64 × 64), 554 s (full, 32 × 32).
 """
 
 import argparse
@@ -29,6 +29,15 @@ import svgp_ppl as gp
 from svgp_ppl.diagnostics import ess, group, rhat
 from svgp_ppl.linalg import cholesky, single_threaded_lapack, solve_lower
 from svgp_ppl.mcmc.target import make_target
+
+NAMES = ("variance", "lengthscale")
+SAMPLERS = {
+    "NUTS": {"sparse": gp.mcmc.NUTS(), "full": gp.mcmc.NUTS()},
+    "HMC": {
+        "sparse": gp.mcmc.HMC((0.02, 0.3), (10, 40), num_rounds=15),
+        "full": gp.mcmc.HMC((0.01, 0.15), (10, 30), num_rounds=10),
+    },
+}
 
 
 def kernel():
@@ -122,7 +131,7 @@ def compared(hybrid, x, y, area: float, options) -> float:
             full_model(area),
             x,
             y,
-            sampler=gp.mcmc.HMC((0.01, 0.15), (10, 30), num_rounds=10),
+            sampler=SAMPLERS[options.sampler]["full"],
             init=(start, {}),
             num_chains=options.chains,
             num_warmup=options.full_warmup,
@@ -146,6 +155,7 @@ def parse(arguments=None):
     parser.add_argument("--cells", type=int, default=32, help="along a side")
     parser.add_argument("--side", type=int, default=15, help="inducing inputs a side")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--sampler", default="HMC", choices=list(SAMPLERS))
     parser.add_argument("--steps", type=int, default=1000, help="of the Gaussian fit")
     parser.add_argument("--warmup", type=int, default=450)
     parser.add_argument("--samples", type=int, default=600)
@@ -161,7 +171,6 @@ def main():
     x, y = jnp.asarray(data.x, jnp.float32), jnp.asarray(data.y)
     side = (np.arange(options.side) + 0.5) * 10.0 / options.side
     z = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-    sampler = gp.mcmc.HMC((0.02, 0.3), (10, 40), num_rounds=15)
     print(
         "scheme    seconds   gradients     ESS   R-hat  accepted  gradients an ESS\n"
         "            (all)      a draw"
@@ -174,7 +183,7 @@ def main():
             x,
             y,
             fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
-            sampler=sampler,
+            sampler=SAMPLERS[options.sampler]["sparse"],
             num_chains=options.chains,
             num_warmup=options.warmup,
             num_samples=options.samples,
@@ -192,9 +201,6 @@ def main():
             f"{name:8s}{1000 * one:8.2f} ms a gradient, "
             f"{gradients * one:.3f} s an effective draw"
         )
-
-
-NAMES = ("variance", "lengthscale")
 
 
 if __name__ == "__main__":
