@@ -29,7 +29,7 @@ from svgp_ppl.failures import explain_non_finite
 from svgp_ppl.fitted import Fit, NonFiniteBoundError
 from svgp_ppl.minibatches import Minibatches, Whole
 from svgp_ppl.optimizers import Informed, searches
-from svgp_ppl.plates import first_rows, require_plate
+from svgp_ppl.plates import first_rows, num_observed, require_plate
 from svgp_ppl.randomness import (
     random_parts,
     require_deterministic,
@@ -132,18 +132,11 @@ def fit(
     is_optax = isinstance(optimizer, optax.GradientTransformation)
     loss = MarginalELBO() if loss is None else loss
     key_init, key_look = random.split(key)
-    earlier, start, done = None, None, 0
-    order = int(random.bits(random.fold_in(key_look, 0)))
-    match init:
-        case Fit():
-            earlier, order, done = init, init.seed, len(init.losses)
-        case (_, Mapping()):
-            start = dict(init[1])
-        case init if init is not None:
-            raise ValueError(
-                "init must be what gp.fit returns, or (guide, params), and is a "
-                f"{type(init).__name__}."
-            )
+    earlier, start = _origin(init)
+    if earlier is None:
+        order, done = int(random.bits(random.fold_in(key_look, 0))), 0
+    else:
+        order, done = earlier.seed, len(earlier.losses)
     if batch_size is None:
         run, guide_run, data = model, guide, Whole(args, kwargs)
     else:
@@ -152,14 +145,8 @@ def fit(
     svi = SVI(run, guide_run, Informed(optimizer) if is_optax else optimizer, loss)
 
     def look(params: dict | None, step: int) -> tuple[dict, dict]:
-        """Traces of the model at what the guide holds, at its prior without params."""
-        (args, kwargs), seen = data.arguments(step), seed(run, key_look)
-        guide_trace = {}
-        if params is not None:
-            held = substitute(seed(guide_run, key_look), data=params)
-            guide_trace = trace(held).get_trace(*args, **kwargs)
-            seen = substitute(hold_beliefs(seen, guide_trace), data=params)
-        return trace(seen).get_trace(*args, **kwargs), guide_trace
+        args, kwargs = data.arguments(step)
+        return _traces(run, guide_run, key_look, params, args, kwargs)
 
     # The first run is outside jit: here the arguments are checked.
     first_args, first_kwargs = data.arguments(done)
@@ -194,21 +181,11 @@ def fit(
         causes = [] if batch_size is None else [f"batch_size={batch_size}"]
         causes += random_parts(loss, model_trace, guide_trace)
         require_deterministic(svi, state, first_args, first_kwargs, causes)
-    num_data = _num_data(model_trace)
+    num_data = num_observed(model_trace)
     block = min(num_steps, max(_SHORTEST_BLOCK, num_steps // _NUM_BLOCKS))
     block = min(block, data.longest_block or block)
 
-    @jax.jit
-    def run_block(state: SVIState, count, arrays):
-        def step(i, carry):
-            state, losses = carry
-            args, kwargs = data.at(arrays, i)
-            state, value = svi.update(state, *args, **kwargs)
-            return state, losses.at[i].set(value)
-
-        losses = jnp.zeros(block, jnp.result_type(float))
-        return jax.lax.fori_loop(0, count, step, (state, losses))
-
+    run_block = _compiled_steps(svi, data, block)
     history = [] if earlier is None else [earlier.losses]
     released = max(release.values(), default=0)
     stopped, saved = False, time.monotonic()
@@ -270,19 +247,51 @@ def fit(
     return fitted
 
 
+def _origin(init) -> tuple[Fit | None, dict | None]:
+    """What ``init`` continues, or the parameters from which it starts."""
+    match init:
+        case None:
+            return None, None
+        case Fit():
+            return init, None
+        case (_, Mapping()):
+            return None, dict(init[1])
+    raise ValueError(
+        "init must be what gp.fit returns, or (guide, params), and is a "
+        f"{type(init).__name__}."
+    )
+
+
+def _traces(model, guide, key, params: dict | None, args, kwargs) -> tuple[dict, dict]:
+    """Traces of the model at what the guide holds, at its prior without params."""
+    seen, guide_trace = seed(model, key), {}
+    if params is not None:
+        held = substitute(seed(guide, key), data=params)
+        guide_trace = trace(held).get_trace(*args, **kwargs)
+        seen = substitute(hold_beliefs(seen, guide_trace), data=params)
+    return trace(seen).get_trace(*args, **kwargs), guide_trace
+
+
+def _compiled_steps(svi: SVI, data: Minibatches | Whole, block: int) -> Callable:
+    """Up to ``block`` steps in one dispatch: the state after them and their losses."""
+
+    @jax.jit
+    def run_block(state: SVIState, count, arrays):
+        def step(i, carry):
+            state, losses = carry
+            args, kwargs = data.at(arrays, i)
+            state, value = svi.update(state, *args, **kwargs)
+            return state, losses.at[i].set(value)
+
+        losses = jnp.zeros(block, jnp.result_type(float))
+        return jax.lax.fori_loop(0, count, step, (state, losses))
+
+    return run_block
+
+
 def _is_plateau(losses: np.ndarray, patience: int, tolerance: float) -> bool:
     """Whether the mean of the last steps is hardly below that of the ones before."""
     if len(losses) < 2 * patience:
         return False
     before = np.mean(losses[-2 * patience : -patience])
     return bool(before - np.mean(losses[-patience:]) <= tolerance)
-
-
-def _num_data(model_trace: dict[str, Any]) -> float:
-    """Number of observed data, counting what a subsampled plate stands for."""
-    total = 0.0
-    for site in model_trace.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            scale = 1.0 if site["scale"] is None else float(site["scale"])
-            total += scale * float(np.prod(site["fn"].batch_shape))
-    return max(total, 1.0)

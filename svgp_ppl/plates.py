@@ -10,11 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from jaxtyping import Array, Int
 from numpyro.handlers import Messenger
 
-__all__ = ["all_rows", "drawn_rows", "first_rows", "require_plate", "subsampled"]
+__all__ = [
+    "all_rows",
+    "drawn_rows",
+    "first_rows",
+    "num_observed",
+    "require_plate",
+    "subsampled",
+]
 
 
 def subsampled(model_trace: dict[str, dict]) -> dict[str, tuple[int, int]]:
@@ -97,3 +105,13 @@ def require_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
             "(the number of all rows may be an argument of the model). Its plates are: "
             f"{found or 'none'}."
         )
+
+
+def num_observed(model_trace: dict[str, Any]) -> float:
+    """Number of observed data, counting what a subsampled plate stands for."""
+    total = 0.0
+    for site in model_trace.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            scale = 1.0 if site["scale"] is None else float(site["scale"])
+            total += scale * float(np.prod(site["fn"].batch_shape))
+    return max(total, 1.0)
