@@ -132,12 +132,16 @@ def parse(arguments=None):
     parser.add_argument("--x64", action="store_true", help="double precision")
     parser.add_argument("--jitter", type=float, help="absolute, on k(z, z)")
     parser.add_argument("--keep", type=Path, help="file that gets a JSON line a fit")
+    parser.add_argument("--export", help="write a split for gpflow_classes.py, only")
     return parser.parse_args(arguments)
 
 
 def main():
     options = parse()
     jax.config.update("jax_enable_x64", options.x64)
+    if options.export:
+        export(options)
+        return
     print("noise    split  flip         accuracy      nll  flip at end  seconds  paper")
     for noise in options.noises:
         column = NOISES.index(noise)
@@ -160,6 +164,14 @@ def main():
                 row |= {"x64": options.x64, "jitter": options.jitter}
                 with options.keep.open("a") as file:
                     print(json.dumps(row), file=file)
+
+
+def export(options):
+    """Data and inducing inputs of the first split into a file."""
+    data = load(options.name, options.splits[0])
+    z = gp.inducing.kmeans(np.asarray(data.x, np.float32), options.m)
+    arrays = {n: getattr(data, n) for n in ("x", "y", "x_test", "y_test")}
+    np.savez(options.export, z=z, **arrays)
 
 
 def load(name: str, split: int):
