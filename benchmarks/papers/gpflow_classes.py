@@ -61,12 +61,18 @@ def main():
     probs = np.asarray(probs)
     y_test = held["y_test"]
     own = np.clip(probs[np.arange(len(probs)), y_test], 1e-12, 1.0)
-    kernel = model.kernel
+    flip, lengthscale, variance = (
+        float(parameter.numpy())
+        for parameter in (
+            link.epsilon,
+            model.kernel.lengthscales,
+            model.kernel.variance,
+        )
+    )
     print(
         f"accuracy {100 * np.mean(probs.argmax(-1) == y_test):.2f}, "
-        f"nll {-np.mean(np.log(own)):.4f}, flip {float(link.epsilon.numpy()):.2e}, lengthscale "
-        f"{float(kernel.lengthscales.numpy()):.2f}, variance {float(kernel.variance.numpy()):.1f}, "
-        f"{seconds:.0f} s"
+        f"nll {-np.mean(np.log(own)):.4f}, flip {flip:.2e}, "
+        f"lengthscale {lengthscale:.2f}, variance {variance:.1f}, {seconds:.0f} s"
     )
 
 

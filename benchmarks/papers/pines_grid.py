@@ -65,19 +65,20 @@ def weighted(data, variance: float, lengthscale: float, num_draws: int):
 
 
 def on_grid(data, variances, lengthscales, num_draws: int):
-    """Weights of the grid [V, L], mean intensity [N], fewest effective draws."""
+    """Weights of the grid [V, L], mean intensity [N], effective draws [V, L]."""
     log_weights = np.empty((len(variances), len(lengthscales)))
     maps = np.empty((*log_weights.shape, len(data.x)))
-    fewest = np.inf
+    sizes = np.empty_like(log_weights)
     for i, j in tqdm(list(np.ndindex(log_weights.shape)), desc="grid"):
         variance, lengthscale = variances[i], lengthscales[j]
-        evidence, maps[i, j], size = weighted(data, variance, lengthscale, num_draws)
+        evidence, maps[i, j], sizes[i, j] = weighted(
+            data, variance, lengthscale, num_draws
+        )
         prior = gamma(1.2).logpdf(variance) + gamma(1.75).logpdf(lengthscale)
         # The points are even in the logarithms.
         log_weights[i, j] = evidence + prior + np.log(variance * lengthscale)
-        fewest = min(fewest, size)
     weights = softmax(log_weights)
-    return weights, np.tensordot(weights, maps, 2), fewest
+    return weights, np.tensordot(weights, maps, 2), sizes
 
 
 def sampled(data, side: int, options):
@@ -126,10 +127,11 @@ def main():
     data = gp.datasets.pines(options.cells)
     variances, lengthscales = np.geomspace(0.35, 2.2, 5), np.geomspace(0.22, 0.8, 6)
     with jax.enable_x64(True), single_threaded_lapack():
-        weights, full, fewest = on_grid(data, variances, lengthscales, options.draws)
+        weights, full, sizes = on_grid(data, variances, lengthscales, options.draws)
     if options.keep:
         np.savez(options.keep, weights=weights, map=full)
-    print(f"effective draws at a point of the grid: {fewest:.0f} or more")
+    fewest = sizes[weights > 0.01].min()
+    print(f"effective draws where the weight is above 0.01: {fewest:.0f} or more")
     print("weights of the lengthscales:", np.round(weights.sum(0), 3))
     print("weights of the variances:", np.round(weights.sum(1), 3))
     print("       variance  lengthscale  ESS  correlation  largest relative difference")
