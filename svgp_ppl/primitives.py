@@ -36,6 +36,7 @@ from svgp_ppl.predictive import log_predictive_density, predictive_mean_and_vari
 
 __all__ = [
     "Expected",
+    "is_expected",
     "is_inducing",
     "is_layer",
     "observe",
@@ -104,6 +105,11 @@ def sparse_gp(
         belief = dist.Delta(held, event_dim=len(shape))
     scale_tril = cholesky(kernel(z), jitter)
     return SparseGP(full_name, kernel, z, scale_tril, belief, mean, num_outputs)
+
+
+def is_expected(site: dict) -> bool:
+    """Whether a site of a trace is data under a process, as ``observe`` gives them."""
+    return site["type"] == "sample" and isinstance(site["fn"], Expected)
 
 
 def is_inducing(site: dict) -> bool:

@@ -12,7 +12,7 @@ from numpyro.infer.elbo import ELBO
 from numpyro.infer.svi import SVIState
 
 from svgp_ppl.elbo import MarginalELBO, marginalised
-from svgp_ppl.primitives import Expected, is_layer
+from svgp_ppl.primitives import is_expected, is_layer
 
 __all__ = [
     "is_point",
@@ -78,7 +78,7 @@ def random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]:
                 parts.append(f"plate '{name}' is a subsample of {rows} out of {size}")
         elif is_layer(site):
             parts.append(f"layer '{name}' draws its values")
-        elif isinstance(site.get("fn"), Expected) and site["fn"].key is not None:
+        elif is_expected(site) and site["fn"].key is not None:
             parts.append(f"the expectation of site '{name}' draws its nodes")
     for name, site in guide_trace.items():
         drawn = site["type"] == "sample" and name not in exact

@@ -18,7 +18,7 @@ from numpyro.handlers import seed, substitute, trace
 from svgp_ppl.diagnostics import group
 from svgp_ppl.elbo import hold_beliefs, marginalised
 from svgp_ppl.fit import Fit
-from svgp_ppl.primitives import Expected, is_inducing, is_layer
+from svgp_ppl.primitives import Expected, is_expected, is_inducing, is_layer
 from svgp_ppl.randomness import is_point
 
 __all__ = [
@@ -215,11 +215,7 @@ class Rerun:
 
 def observed(sites: dict[str, dict]) -> dict[str, Expected]:
     """The ``observe`` sites of a trace, by name."""
-    return {
-        name: site["fn"]
-        for name, site in sites.items()
-        if site["type"] == "sample" and isinstance(site["fn"], Expected)
-    }
+    return {name: site["fn"] for name, site in sites.items() if is_expected(site)}
 
 
 def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
@@ -237,7 +233,7 @@ def _require_draws(sites: dict[str, dict], held: Samples, key) -> None:
         name: site
         for name, site in sites.items()
         if site["type"] == "sample"
-        and not (site["is_observed"] or isinstance(site["fn"], Expected))
+        and not (site["is_observed"] or is_expected(site))
         and name not in held.values
     }
     if any(map(is_inducing, missing.values())) or (missing and key is None):

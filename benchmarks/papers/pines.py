@@ -30,7 +30,8 @@ from svgp_ppl.diagnostics import ess, group, rhat
 from svgp_ppl.linalg import cholesky, single_threaded_lapack, solve_lower
 from svgp_ppl.mcmc.target import make_target
 
-NAMES = ("variance", "lengthscale")
+PRIORS = {"variance": dist.Gamma(1.2, 1.0), "lengthscale": dist.Gamma(1.75, 1.0)}
+NAMES = tuple(PRIORS)
 SAMPLERS = {
     "NUTS": {"sparse": gp.mcmc.NUTS(), "full": gp.mcmc.NUTS()},
     "HMC": {
@@ -42,9 +43,14 @@ SAMPLERS = {
 
 def kernel():
     """RBF, its values from their priors."""
-    variance = numpyro.sample("variance", dist.Gamma(1.2, 1.0))
-    lengthscale = numpyro.sample("lengthscale", dist.Gamma(1.75, 1.0))
-    return gp.kernels.RBF(variance, lengthscale)
+    return gp.kernels.RBF(**{n: numpyro.sample(n, p) for n, p in PRIORS.items()})
+
+
+def inducing_inputs(side: int):
+    """Middles of side² cells of the map, [M, 2]."""
+    middle = (np.arange(side) + 0.5) * 10.0 / side
+    z = np.stack(np.meshgrid(middle, middle, indexing="ij"), axis=-1)
+    return z.reshape(-1, 2).astype(np.float32)
 
 
 def sparse_model(z_start, area: float):
@@ -169,13 +175,11 @@ def main():
     options = parse()
     data = gp.datasets.pines(options.cells)
     x, y = jnp.asarray(data.x, jnp.float32), jnp.asarray(data.y)
-    side = (np.arange(options.side) + 0.5) * 10.0 / options.side
-    z = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
     print(
         "scheme    seconds   gradients     ESS   R-hat  accepted  gradients an ESS\n"
         "            (all)      a draw"
     )
-    sparse = sparse_model(z.astype(np.float32), data.area)
+    sparse = sparse_model(inducing_inputs(options.side), data.area)
     with single_threaded_lapack():
         hybrid = gp.fit_and_sample(
             random.key(0),

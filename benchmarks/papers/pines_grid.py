@@ -1,20 +1,26 @@
-"""Scots pines: sparse posteriors against the full one by a second route.
+"""Scots pines: posteriors for several numbers of inducing inputs, without chains.
 
-    python benchmarks/papers/pines_grid.py [--sides 15 20]
+    python benchmarks/papers/pines_grid.py [--sides 32 20 15]
 
 The model of ``pines.py`` at all cells mixes slowly (about 500 gradients an effective
-draw, most of them for the hyperparameters θ). Here θ is integrated on a grid of
-logarithms. At each point natural gradients give the best Gaussian q(v), f = L v, with
-an inducing input in every cell, and draws of it are weighted to the exact posterior:
+draw). Here its hyperparameters θ are integrated on a grid of logarithms. At each point
+natural gradients give the best Gaussian q(v), and draws of it are weighted to the
+posterior of v at θ that ``pines.py`` samples; with f_n | v ~ N(μ_n, s_n²),
+μ = Aᵀ v, A = L⁻¹ k(z, x), and λ_n = exp(μ_n + s_n²/2) its mean intensity,
 
-    w_s = p(y | L v_s) p(v_s) / q(v_s),    v_s ~ q
-    p(y | θ) ≈ mean w_s,    E[exp f | y, θ] ≈ Σ w_s exp(L v_s) / Σ w_s
+    w_s = p(v_s) / q(v_s) Π_n exp(y_n μ_n − a λ_n),    v_s ~ q
+    p(y | θ) ∝ mean w_s,    E[λ | y, θ] ≈ Σ w_s λ_s / Σ w_s
 
-Beside it, for each number of inducing inputs a side: the hyperparameters by NUTS, the
-correlation of the maps of the mean intensity and their largest relative difference.
+(Hensman et al. 2015, equation 4; a is the area of a cell). An inducing input in every
+cell is the process without approximation, s_n² ≈ 0.
+
+For each number of inducing inputs a side: the means of the hyperparameters; then the
+correlation of its map of the mean intensity with that of the first, and their largest
+relative difference, with θ integrated and at the first one's heaviest θ.
 """
 
 import argparse
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -22,23 +28,59 @@ import numpy as np
 import numpyro
 import optax
 from jax import random
-from pines import NAMES, sparse_model
+from pines import PRIORS, inducing_inputs, sparse_model
 from scipy.special import logsumexp, softmax
-from scipy.stats import gamma
 from tqdm import tqdm
 
 import svgp_ppl as gp
-from svgp_ppl.diagnostics import ess, group
-from svgp_ppl.linalg import cholesky, single_threaded_lapack
+from svgp_ppl.linalg import cholesky, single_threaded_lapack, solve_lower
 
 
-def weighted(data, variance: float, lengthscale: float, num_draws: int):
-    """Log evidence, mean intensity [N] and the effective number of draws."""
+@dataclass
+class Grid:
+    """A posterior: weights [V, L], maps [V, L, N], effective draws [V, L]."""
+
+    weights: np.ndarray
+    maps: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def map(self) -> np.ndarray:
+        """Mean intensity [N]."""
+        return np.tensordot(self.weights, self.maps, 2)
+
+    def means(self, values: dict[str, np.ndarray]) -> list[float]:
+        """Means of the variance and the lengthscale."""
+        margins = (self.weights.sum(1), self.weights.sum(0))
+        return [float(p @ v) for p, v in zip(margins, values.values(), strict=True)]
+
+
+def fitted_inputs(data, side: int, num_steps: int):
+    """Inducing inputs [M, 2] that a Gaussian fit has moved, together with θ."""
+    start = inducing_inputs(side)
+    if num_steps == 0:
+        return start
+    model = sparse_model(start, data.area)
+    fit = gp.fit(
+        random.key(0),
+        model,
+        gp.AutoGaussian(model),
+        jnp.asarray(data.x, jnp.float32),
+        jnp.asarray(data.y),
+        optimizer=optax.adam(0.02),
+        num_steps=num_steps,
+        progress=False,
+    )
+    return fit.params["z"]
+
+
+def weighted(data, z, theta: dict[str, float], num_draws: int):
+    """Log evidence less a constant, mean intensity [N], effective number of draws."""
     x, y = jnp.asarray(data.x, float), np.asarray(data.y, float)
-    kernel = gp.kernels.RBF(variance, lengthscale)
+    kernel = gp.kernels.RBF(**theta)
 
     def model(x, y=None):
-        f = gp.sparse_gp("f", kernel, x, jitter=1e-3)
+        f = gp.sparse_gp("f", kernel, z)
         with numpyro.plate("cells", len(x)):
             gp.observe("y", gp.likelihoods.Poisson(data.area), f(x), obs=y)
 
@@ -56,98 +98,79 @@ def weighted(data, variance: float, lengthscale: float, num_draws: int):
     root = np.asarray(fitted.params["auto_f_scale_tril"])
     e = np.random.default_rng(0).standard_normal((len(mean), num_draws))
     v = mean[:, None] + root @ e
-    f = np.asarray(cholesky(kernel(x), 1e-3)) @ v
-    log_weights = y @ f - data.area * np.exp(f).sum(0)
+    a = np.asarray(solve_lower(cholesky(kernel(z)), kernel(z, x)))
+    mu = a.T @ v
+    residual = theta["variance"] - np.sum(a**2, axis=0)
+    intensity = np.exp(mu + residual[:, None] / 2)
+    log_weights = y @ mu - data.area * intensity.sum(0)
     log_weights += 0.5 * np.sum(e**2 - v**2, axis=0) + np.log(np.diag(root)).sum()
+    weights = softmax(log_weights)
     evidence = logsumexp(log_weights) - np.log(num_draws)
-    weights = softmax(log_weights)
-    return evidence, np.exp(f) @ weights, 1.0 / np.sum(weights**2)
+    return evidence, intensity @ weights, 1.0 / np.sum(weights**2)
 
 
-def on_grid(data, variances, lengthscales, num_draws: int):
-    """Weights of the grid [V, L], mean intensity [N], effective draws [V, L]."""
-    log_weights = np.empty((len(variances), len(lengthscales)))
-    maps = np.empty((*log_weights.shape, len(data.x)))
-    sizes = np.empty_like(log_weights)
-    for i, j in tqdm(list(np.ndindex(log_weights.shape)), desc="grid"):
-        variance, lengthscale = variances[i], lengthscales[j]
-        evidence, maps[i, j], sizes[i, j] = weighted(
-            data, variance, lengthscale, num_draws
-        )
-        prior = gamma(1.2).logpdf(variance) + gamma(1.75).logpdf(lengthscale)
-        # The points are even in the logarithms.
-        log_weights[i, j] = evidence + prior + np.log(variance * lengthscale)
-    weights = softmax(log_weights)
-    return weights, np.tensordot(weights, maps, 2), sizes
+def on_grid(data, z, values: dict[str, np.ndarray], num_draws: int) -> Grid:
+    """The posterior from inducing inputs z [M, 2]."""
+    shape = tuple(len(v) for v in values.values())
+    log_weights, sizes = np.empty(shape), np.empty(shape)
+    maps = np.empty((*shape, len(data.x)))
+    for at in tqdm(list(np.ndindex(shape)), desc=f"M = {len(z)}"):
+        theta = {n: float(v[i]) for i, (n, v) in zip(at, values.items(), strict=True)}
+        log_weights[at], maps[at], sizes[at] = weighted(data, z, theta, num_draws)
+        for name, value in theta.items():
+            # The points are even in the logarithms.
+            log_weights[at] += PRIORS[name].log_prob(value) + np.log(value)
+    return Grid(softmax(log_weights), maps, sizes)
 
 
-def sampled(data, side: int, options):
-    """Mean intensity [N] and means of the hyperparameters, from side² inputs."""
-    x, y = jnp.asarray(data.x, jnp.float32), jnp.asarray(data.y)
-    middle = (np.arange(side) + 0.5) * 10.0 / side
-    z = np.stack(np.meshgrid(middle, middle, indexing="ij"), axis=-1)
-    with single_threaded_lapack():
-        hybrid = gp.fit_and_sample(
-            random.key(0),
-            sparse_model(z.reshape(-1, 2).astype(np.float32), data.area),
-            x,
-            y,
-            fit_options={"optimizer": optax.adam(0.02), "num_steps": 1000},
-            num_chains=2,
-            num_warmup=options.warmup,
-            num_samples=options.samples,
-            progress=False,
-        )
-    held = group(hybrid.draws, "posterior")
-    sizes = {n: float(np.min(v)) for n, v in ess(hybrid.draws).items()}
-    values = [float(held[n].mean()) for n in NAMES]
-    return (
-        np.asarray(hybrid.predict(x)["y"].mean) / data.area,
-        values,
-        min(sizes.values()),
-    )
+def agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Correlation of two maps and the largest difference, relative to b."""
+    return float(np.corrcoef(a, b)[0, 1]), float(np.max(np.abs(a - b) / b))
 
 
 def parse(arguments=None):
     """The options; None reads the command line."""
-    parser = argparse.ArgumentParser(description="Scots pines, sparse against a grid.")
+    parser = argparse.ArgumentParser(description="Scots pines, by a grid.")
     parser.add_argument("--cells", type=int, default=32, help="along a side")
-    parser.add_argument("--sides", type=int, nargs="+", default=[15, 20])
-    parser.add_argument("--warmup", type=int, default=200)
-    parser.add_argument("--samples", type=int, default=250)
-    parser.add_argument(
-        "--draws", type=int, default=8000, help="at a point of the grid"
-    )
-    parser.add_argument("--keep", help="file for the weights and the map")
+    parser.add_argument("--sides", type=int, nargs="+", default=[32, 20, 15])
+    parser.add_argument("--steps", type=int, default=1000, help="of the fit of z")
+    parser.add_argument("--draws", type=int, default=8000, help="at a point")
+    parser.add_argument("--keep", help="file for the weights and the maps")
     return parser.parse_args(arguments)
 
 
 def main():
     options = parse()
     data = gp.datasets.pines(options.cells)
-    variances, lengthscales = np.geomspace(0.35, 2.2, 5), np.geomspace(0.22, 0.8, 6)
-    with jax.enable_x64(True), single_threaded_lapack():
-        weights, full, sizes = on_grid(data, variances, lengthscales, options.draws)
-    if options.keep:
-        np.savez(options.keep, weights=weights, map=full)
-    fewest = sizes[weights > 0.01].min()
-    print(f"effective draws where the weight is above 0.01: {fewest:.0f} or more")
-    print("weights of the lengthscales:", np.round(weights.sum(0), 3))
-    print("weights of the variances:", np.round(weights.sum(1), 3))
-    print("       variance  lengthscale  ESS  correlation  largest relative difference")
+    values = {
+        "variance": np.geomspace(0.35, 2.2, 5),
+        "lengthscale": np.geomspace(0.22, 1.1, 8),
+    }
+    grids = []
     print(
-        f"full{weights.sum(1) @ variances:11.3f}{weights.sum(0) @ lengthscales:13.3f}",
-        flush=True,
+        "      effective                             integrated         at one θ\n"
+        "          draws  variance  lengthscale  correlation  gap  correlation  gap"
     )
     for side in options.sides:
-        sparse, (variance, lengthscale), size = sampled(data, side, options)
-        correlation = np.corrcoef(sparse, full)[0, 1]
-        gap = np.max(np.abs(sparse - full) / full)
+        num_steps = options.steps if side < options.cells else 0
+        z = np.asarray(fitted_inputs(data, side, num_steps), float)
+        with jax.enable_x64(True), single_threaded_lapack():
+            grids.append(on_grid(data, z, values, options.draws))
+        grid, first = grids[-1], grids[0]
+        heaviest = np.unravel_index(np.argmax(first.weights), first.weights.shape)
+        integrated = agreement(grid.map, first.map)
+        at_one = agreement(grid.maps[heaviest], first.maps[heaviest])
+        variance, lengthscale = grid.means(values)
         print(
-            f"{side:2d}²{variance:12.3f}{lengthscale:13.3f}{size:5.0f}"
-            f"{correlation:13.4f}{gap:11.3f}",
+            f"{side:3d}²{grid.sizes[grid.weights > 0.01].min():10.0f}"
+            f"{variance:10.3f}{lengthscale:13.3f}"
+            f"{integrated[0]:13.4f}{integrated[1]:5.2f}{at_one[0]:13.4f}{at_one[1]:5.2f}",
             flush=True,
         )
+        if options.keep:
+            weights = {f"weights_{s}": g.weights for s, g in zip(options.sides, grids)}
+            maps = {f"map_{s}": g.map for s, g in zip(options.sides, grids)}
+            np.savez(options.keep, **weights, **maps)
 
 
 if __name__ == "__main__":

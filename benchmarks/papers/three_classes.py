@@ -26,6 +26,12 @@ import svgp_ppl as gp
 from svgp_ppl import diagnostics, plots
 from svgp_ppl.linalg import single_threaded_lapack
 
+SAMPLERS = {
+    "HMC": gp.mcmc.HMC((0.003, 0.2), (10, 30)),
+    "NUTS": gp.mcmc.NUTS(),
+    "MCLMC": gp.mcmc.MCLMC(),
+}
+
 
 def model_of(z_start, samples_flip: bool):
     """The classifier."""
@@ -57,7 +63,7 @@ def drawn(data, hybrid, z_start, probs):
     contours, inputs, matrix, edges = axes.flat
     for ax in (contours, inputs, edges):
         ax.scatter(*data.x.T, c=[f"C{c}" for c in data.y], s=4, alpha=0.4)
-    for name, style in (("Gaussian", "dotted"), ("HMC", "solid")):
+    for name, style in zip(probs, ("dotted", "solid"), strict=True):
         plots.class_contours(
             square(data.x),
             probs[name],
@@ -78,6 +84,7 @@ def parse(arguments=None):
     """The options; None reads the command line."""
     parser = argparse.ArgumentParser(description="Three classes, Gaussian and HMC.")
     parser.add_argument("--flip", action="store_true", help="sample the probability")
+    parser.add_argument("--sampler", default="HMC", choices=list(SAMPLERS))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--warmup", type=int, default=900)
     parser.add_argument("--samples", type=int, default=1000)
@@ -99,7 +106,7 @@ def main():
             x,
             jnp.asarray(data.y),
             fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
-            sampler=gp.mcmc.HMC((0.003, 0.2), (10, 30)),
+            sampler=SAMPLERS[options.sampler],
             num_chains=options.chains,
             num_warmup=options.warmup,
             num_samples=options.samples,
@@ -112,7 +119,7 @@ def main():
     probs = {}
     for name, posterior, params in (
         ("Gaussian", hybrid.fit, None),
-        ("HMC", thinned, z),
+        (options.sampler, thinned, z),
     ):
 
         def predicted(x, posterior=posterior, params=params):

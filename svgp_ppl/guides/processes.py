@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
 from svgp_ppl.beliefs import log_weights, split, unstack
 from svgp_ppl.plates import first_rows
-from svgp_ppl.primitives import Expected, is_inducing
+from svgp_ppl.primitives import is_expected, is_inducing
 
 __all__ = ["Held", "ProcessGuide", "gaussian", "param", "require_covariance"]
 
@@ -234,13 +234,9 @@ def _quantiles(belief: Any, q: jax.Array) -> jax.Array:
     return (low + high) / 2
 
 
-def _is_data(site: dict) -> bool:
-    return site["type"] == "sample" and isinstance(site["fn"], Expected)
-
-
 def _is_absent(site: dict) -> bool:
     """Data that were not passed: a guide may run at new inputs, where y is unknown."""
-    return _is_data(site) and not site["is_observed"]
+    return is_expected(site) and not site["is_observed"]
 
 
 def _is_hidden(site: dict) -> bool:
@@ -249,4 +245,4 @@ def _is_hidden(site: dict) -> bool:
     Nor their data: NumPyro would evaluate the density and its gradient once, operation
     by operation, to see that the start is finite; ``fit`` sees it in the bound.
     """
-    return _is_data(site) or is_inducing(site) or site["type"] == "deterministic"
+    return is_expected(site) or is_inducing(site) or site["type"] == "deterministic"

@@ -19,7 +19,7 @@ from svgp_ppl.mcmc.frame import Frame, belief_frame
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target, make_target
-from svgp_ppl.primitives import Expected
+from svgp_ppl.primitives import is_expected
 
 __all__ = ["sample"]
 
@@ -220,7 +220,7 @@ def _log_likelihood(target: Target) -> Callable[[dict, list], dict]:
 
 
 def _log_probability(site: dict) -> jax.Array:
-    if isinstance(site["fn"], Expected):
+    if is_expected(site):
         return site["fn"].log_predictive(site["value"])
     return site["fn"].log_prob(site["value"])
 
