@@ -28,9 +28,9 @@ __all__ = [
     "squared_distance",
 ]
 
-# Below this width the exact differences are cheaper than a matrix product, and more
-# accurate; at 8 columns the product takes half the time (docs/decisions/0004).
-_WIDTH_OF_MATMUL = 5
+# The widest inputs whose distances are summed column by column: as fast as a matrix
+# product while there are few (docs/decisions/0004).
+_MOST_EXACT_COLUMNS = 64
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -160,16 +160,39 @@ def inner_product(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
     return matmul(x, y.T)
 
 
+@jax.custom_jvp
 def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
     """‖x_n − y_m‖² for every pair of rows, shape [N, M].
 
-    Wide inputs go through one matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the
-    origin to the mean of ``y`` (the cancellation is then relative to the spread of the
-    data and not to its distance from zero); narrow ones through exact differences.
+    Up to 64 columns by differences, column after column. Wider inputs go through one
+    matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the origin to the mean of ``y``.
+    Its terms cancel: the error is relative to the spread of the inputs and not to the
+    distance. Where a lengthscale is far below the spread of a column in which values
+    repeat, float32 then takes equal points for different ones.
     """
-    if x.shape[-1] < _WIDTH_OF_MATMUL:
-        return jnp.sum(jnp.square(x[:, None, :] - y[None, :, :]), axis=-1)
+    if x.shape[-1] > _MOST_EXACT_COLUMNS:
+        x, y = _centred(x, y)
+        squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)
+        return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
+
+    def add(total, columns):
+        x_d, y_d = columns
+        return total + jnp.square(x_d[:, None] - y_d), None
+
+    nothing = jnp.zeros((len(x), len(y)), jnp.result_type(x, y))
+    return jax.lax.scan(add, nothing, (x.T, y.T))[0]
+
+
+@squared_distance.defjvp
+def _(primals, tangents):
+    # d‖x − y‖² = 2 (x − y)ᵀ (dx − dy), by products: here differences are not squared.
+    x, y = _centred(*primals)
+    dx, dy = tangents
+    moved = jnp.sum(x * dx, axis=-1)[:, None] + jnp.sum(y * dy, axis=-1)
+    moved = moved - inner_product(x, dy) - inner_product(dx, y)
+    return squared_distance(*primals), 2 * moved
+
+
+def _centred(x: Array, y: Array) -> tuple[Array, Array]:
     centre = jax.lax.stop_gradient(jnp.mean(y, axis=0))
-    x, y = x - centre, y - centre
-    squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
-    return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
+    return x - centre, y - centre

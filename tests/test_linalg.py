@@ -1,5 +1,7 @@
 """The numerical policies: jitter, factors of singular matrices, distances."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,14 +37,45 @@ def test_small_cholesky_of_singular_matrices_is_finite_with_its_gradient():
     assert jnp.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("width", [1, 3, 5, 12])
+def pairwise(x, y):
+    return ((x[:, None] - y[None]) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 65])
 def test_squared_distance_does_not_depend_on_the_route(width):
     rng = np.random.default_rng(width)
     # Far from the origin: the product form survives only because it is centred.
     x = jnp.asarray(1e4 + rng.normal(size=(7, width)))
     y = jnp.asarray(1e4 + rng.normal(size=(5, width)))
-    expected = ((np.asarray(x)[:, None] - np.asarray(y)[None]) ** 2).sum(-1)
+    expected = pairwise(np.asarray(x), np.asarray(y))
     np.testing.assert_allclose(linalg.squared_distance(x, y), expected, rtol=1e-9)
+
+
+@both_precisions
+@pytest.mark.parametrize("width", [1, 18, 64])
+def test_close_points_far_out_keep_their_distance(precision, width):
+    rng = np.random.default_rng(width)
+    x = rng.normal(size=(8, width))
+    x[:, 0] = np.repeat([-1e3, 5e3], 4)  # a column of two values, lengthscale 1e-3
+    x = np.asarray(jnp.asarray(x))
+    expected = pairwise(*2 * (x.astype(np.float64),))
+    value = linalg.squared_distance(jnp.asarray(x), jnp.asarray(x))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [3, 65])
+def test_derivatives_of_squared_distance_are_those_of_the_sum(width):
+    rng = np.random.default_rng(width)
+    x, y = (jnp.asarray(rng.normal(size=(n, width))) for n in (4, 3))
+    weights = jnp.asarray(rng.normal(size=(4, 3)))
+
+    def total(function):
+        return lambda x, y: jnp.sum(weights * jnp.exp(-function(x, y) / width))
+
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        expected = derivative(total(pairwise), (0, 1))(x, y)
+        value = derivative(total(linalg.squared_distance), (0, 1))(x, y)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-12), value, expected)
 
 
 def test_safe_sqrt_has_a_finite_gradient_at_zero():
