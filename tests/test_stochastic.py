@@ -20,7 +20,6 @@ from tests.conftest import both_precisions
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
-    COUNTS_Z,
     GAUSSIAN_X,
     GAUSSIAN_Y,
     GAUSSIAN_Z,
@@ -29,6 +28,7 @@ from tests.models import (
     VARIANCE,
     Walk,
     counts_model,
+    counts_z,
     gaussian_posterior,
 )
 from tests.test_samplers import Y, assert_moments, exact_moments, logdensity
@@ -41,7 +41,7 @@ def batched_counts(x, y=None, batch_size=5):
     """The counts with unknown hyperparameters, from minibatches."""
     variance = numpyro.sample("variance", dist.Gamma(3.0, 2.0))
     lengthscale = numpyro.sample("lengthscale", dist.Gamma(4.0, 3.0))
-    z = numpyro.param("z", jnp.asarray(COUNTS_Z))
+    z = numpyro.param("z", counts_z())
     f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), z)
     with numpyro.plate("data", len(x), subsample_size=batch_size) as rows:
         here = None if y is None else y[rows]

@@ -162,7 +162,7 @@ def parse(arguments=None):
     parser.add_argument("--side", type=int, default=15, help="inducing inputs a side")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--sampler", default="HMC", choices=list(SAMPLERS))
-    parser.add_argument("--steps", type=int, default=1000, help="of the Gaussian fit")
+    parser.add_argument("--steps", type=int, default=5000, help="of the Gaussian fit")
     parser.add_argument("--warmup", type=int, default=450)
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--full-warmup", type=int, default=100)

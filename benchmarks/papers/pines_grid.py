@@ -133,7 +133,7 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description="Scots pines, by a grid.")
     parser.add_argument("--cells", type=int, default=32, help="along a side")
     parser.add_argument("--sides", type=int, nargs="+", default=[32, 20, 15])
-    parser.add_argument("--steps", type=int, default=1000, help="of the fit of z")
+    parser.add_argument("--steps", type=int, default=5000, help="of the fit of z")
     parser.add_argument("--draws", type=int, default=8000, help="at a point")
     parser.add_argument("--keep", help="file for the weights and the maps")
     return parser.parse_args(arguments)
