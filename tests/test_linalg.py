@@ -41,7 +41,7 @@ def pairwise(x, y):
     return ((x[:, None] - y[None]) ** 2).sum(-1)
 
 
-@pytest.mark.parametrize("width", [1, 5, 64, 65])
+@pytest.mark.parametrize("width", [1, 3, 5, 12, 64, 65])
 def test_squared_distance_does_not_depend_on_the_route(width):
     rng = np.random.default_rng(width)
     # Far from the origin: the product form survives only because it is centred.
@@ -57,9 +57,9 @@ def test_close_points_far_out_keep_their_distance(precision, width):
     rng = np.random.default_rng(width)
     x = rng.normal(size=(8, width))
     x[:, 0] = np.repeat([-1e3, 5e3], 4)  # a column of two values, lengthscale 1e-3
-    x = np.asarray(jnp.asarray(x))
-    expected = pairwise(*2 * (x.astype(np.float64),))
-    value = linalg.squared_distance(jnp.asarray(x), jnp.asarray(x))
+    x = jnp.asarray(x)
+    wide = np.asarray(x, np.float64)
+    value, expected = linalg.squared_distance(x, x), pairwise(wide, wide)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 

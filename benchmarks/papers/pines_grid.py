@@ -11,7 +11,7 @@ posterior of v at θ that ``pines.py`` samples; with f_n | v ~ N(μ_n, s_n²),
     w_s = p(v_s) / q(v_s) Π_n exp(y_n μ_n − a λ_n),    v_s ~ q
     p(y | θ) ∝ mean w_s,    E[λ | y, θ] ≈ Σ w_s λ_s / Σ w_s
 
-(Hensman et al. 2015, equation 4; a is the area of a cell). An inducing input in every
+(Hensman et al. 2015; a is the area of a cell). An inducing input in every
 cell is the process without approximation, s_n² ≈ 0.
 
 For each number of inducing inputs a side: the means of the hyperparameters; then the
