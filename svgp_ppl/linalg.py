@@ -32,6 +32,9 @@ __all__ = [
 # product while there are few (docs/decisions/0004).
 _MOST_EXACT_COLUMNS = 64
 
+# The widest inputs whose distances are also differentiated column by column.
+_MOST_EXACT_DERIVATIVES = 4
+
 
 def matmul(a: Array, b: Array) -> Array:
     """a @ b in full precision.
@@ -168,7 +171,8 @@ def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
     matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the origin to the mean of ``y``.
     Its terms cancel: the error is relative to the spread of the inputs and not to the
     distance. Where a lengthscale is far below the spread of a column in which values
-    repeat, float32 then takes equal points for different ones.
+    repeat, float32 then takes equal points for different ones. Derivatives are products
+    in the same way from five columns on.
     """
     if x.shape[-1] > _MOST_EXACT_COLUMNS:
         x, y = _centred(x, y)
@@ -185,12 +189,18 @@ def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
 
 @squared_distance.defjvp
 def _(primals, tangents):
-    # d‖x − y‖² = 2 (x − y)ᵀ (dx − dy), by products: here differences are not squared.
-    x, y = _centred(*primals)
-    dx, dy = tangents
+    # d‖x − y‖² = 2 (x − y)ᵀ (dx − dy)
+    (x, y), (dx, dy) = primals, tangents
+    squares = squared_distance(x, y)
+    if x.shape[-1] <= _MOST_EXACT_DERIVATIVES:
+        moved = jnp.zeros_like(squares)
+        for x_d, y_d, dx_d, dy_d in zip(x.T, y.T, dx.T, dy.T, strict=True):
+            moved += (x_d[:, None] - y_d) * (dx_d[:, None] - dy_d)
+        return squares, 2 * moved
+    x, y = _centred(x, y)
     moved = jnp.sum(x * dx, axis=-1)[:, None] + jnp.sum(y * dy, axis=-1)
     moved = moved - inner_product(x, dy) - inner_product(dx, y)
-    return squared_distance(*primals), 2 * moved
+    return squares, 2 * moved
 
 
 def _centred(x: Array, y: Array) -> tuple[Array, Array]:

@@ -63,7 +63,7 @@ def test_close_points_far_out_keep_their_distance(precision, width):
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("width", [3, 65])
+@pytest.mark.parametrize("width", [3, 5, 65])
 def test_derivatives_of_squared_distance_are_those_of_the_sum(width):
     rng = np.random.default_rng(width)
     x, y = (jnp.asarray(rng.normal(size=(n, width))) for n in (4, 3))
@@ -73,9 +73,31 @@ def test_derivatives_of_squared_distance_are_those_of_the_sum(width):
         return lambda x, y: jnp.sum(weights * jnp.exp(-function(x, y) / width))
 
     for derivative in (jax.grad, jax.jacfwd, jax.hessian):
-        expected = derivative(total(pairwise), (0, 1))(x, y)
-        value = derivative(total(linalg.squared_distance), (0, 1))(x, y)
+        expected = jax.jit(derivative(total(pairwise), (0, 1)))(x, y)
+        value = jax.jit(derivative(total(linalg.squared_distance), (0, 1)))(x, y)
         jax.tree.map(partial(np.testing.assert_allclose, atol=1e-12), value, expected)
+
+
+@both_precisions
+@pytest.mark.parametrize("width", [1, 4])
+def test_lengthscales_far_below_the_spread_keep_their_derivative(precision, width):
+    rng = np.random.default_rng(width)
+    x = rng.integers(0, 2**12, (2000, width)) / 2**12  # exact in both precisions
+    lengthscale = np.ones(width)
+    lengthscale[0] = 2**-10
+    scaled = x / lengthscale
+    squares = (scaled[:, None] - scaled[None, ::20]) ** 2
+    weights = rng.normal(size=squares.shape[:2])
+    within = np.exp(-0.5 * squares.sum(-1))
+    expected = np.einsum("nm,nm,nmd->d", weights, within, squares) / lengthscale
+
+    def total(lengthscale):
+        scaled = jnp.asarray(x) / lengthscale
+        squares = linalg.squared_distance(scaled, scaled[::20])
+        return jnp.sum(jnp.asarray(weights) * jnp.exp(-0.5 * squares))
+
+    slope = jax.grad(total)(jnp.asarray(lengthscale))
+    np.testing.assert_allclose(slope, expected, rtol=1e-3)
 
 
 def test_safe_sqrt_has_a_finite_gradient_at_zero():

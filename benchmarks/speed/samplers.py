@@ -13,6 +13,7 @@ the seconds.
 """
 
 import argparse
+import itertools
 import time
 
 import jax
@@ -78,11 +79,12 @@ def problem(name: str, m: int):
     return image_model(gp.inducing.kmeans(data.x, m)), data.x, data.y
 
 
-def through_numpyro(model, fit, x, y, options):
+def through_numpyro(key, model, fit, x, y, options):
     """Draws by NumPyro's own sampler, with its seconds and gradients."""
+    to_start, to_warm_up, to_compile, to_draw = random.split(key, 4)
     held = substitute(model, data={"z": fit.params["z"]})
-    target = make_target(random.key(1), model, (x, y), {}, fit.params)
-    start = target.positions_from(random.key(2), fit.guide, fit.params, options.chains)
+    target = make_target(to_start, model, (x, y), {}, fit.params)
+    start = target.positions_from(to_start, fit.guide, fit.params, options.chains)
     mcmc = MCMC(
         NumPyroNUTS(held),
         num_warmup=options.warmup,
@@ -91,11 +93,11 @@ def through_numpyro(model, fit, x, y, options):
         chain_method="vectorized",
         progress_bar=True,
     )
-    mcmc.warmup(random.key(3), x, y, init_params=start)
+    mcmc.warmup(to_warm_up, x, y, init_params=start)
     fields = ("num_steps", "diverging")
-    mcmc.run(random.key(4), x, y, extra_fields=fields)  # compiles
+    mcmc.run(to_compile, x, y, extra_fields=fields)
     began = time.perf_counter()
-    mcmc.run(random.key(5), x, y, extra_fields=fields)
+    mcmc.run(to_draw, x, y, extra_fields=fields)
     seconds = time.perf_counter() - began
     extra = mcmc.get_extra_fields(group_by_chain=True)
     return to_arviz(
@@ -205,6 +207,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3000, help="of the fit")
     parser.add_argument("--warmup", type=int, default=900)
     parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of chains")
     parser.add_argument("--x64", action="store_true")
     parser.add_argument("--export", help="write the problem for gpflow_sgpmc.py, only")
     parser.add_argument("--beside", nargs="+", default=[], help="draws of it")
@@ -225,18 +228,19 @@ def main():
         "sampler  ESS, min   median   R-hat  seconds  min/s     median/s  min/1000 grad"
         "  grad/draw  divergences"
     )
-    for name in options.samplers:
+    for name, seed in itertools.product(options.samplers, options.seeds):
+        key = random.key(seed)
         sampler, precondition = SAMPLERS[name]
         with single_threaded_lapack():
             if name == "numpyro":
-                draws = through_numpyro(model, fit, x, y, options)
+                draws = through_numpyro(key, model, fit, x, y, options)
             else:
                 whole, start = model, fit
                 if name == "unwhitened":
                     whole, guide = unwhitened(options.name, fit)
                     start = (guide, {})
                 draws = gp.sample(
-                    random.key(1),
+                    key,
                     whole,
                     x,
                     y,
