@@ -228,7 +228,7 @@ def main():
         "sampler  ESS, min   median   R-hat  seconds  min/s     median/s  min/1000 grad"
         "  grad/draw  divergences"
     )
-    for name, seed in itertools.product(options.samplers, options.seeds):
+    for seed, name in itertools.product(options.seeds, options.samplers):
         key = random.key(seed)
         sampler, precondition = SAMPLERS[name]
         with single_threaded_lapack():
