@@ -191,16 +191,15 @@ def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
 def _(primals, tangents):
     # d‖x − y‖² = 2 (x − y)ᵀ (dx − dy)
     (x, y), (dx, dy) = primals, tangents
-    squares = squared_distance(x, y)
     if x.shape[-1] <= _MOST_EXACT_DERIVATIVES:
-        moved = jnp.zeros_like(squares)
+        moved = jnp.zeros((len(x), len(y)), jnp.result_type(x, y))
         for x_d, y_d, dx_d, dy_d in zip(x.T, y.T, dx.T, dy.T, strict=True):
             moved += (x_d[:, None] - y_d) * (dx_d[:, None] - dy_d)
-        return squares, 2 * moved
-    x, y = _centred(x, y)
-    moved = jnp.sum(x * dx, axis=-1)[:, None] + jnp.sum(y * dy, axis=-1)
-    moved = moved - inner_product(x, dy) - inner_product(dx, y)
-    return squares, 2 * moved
+    else:
+        x, y = _centred(x, y)
+        moved = jnp.sum(x * dx, axis=-1)[:, None] + jnp.sum(y * dy, axis=-1)
+        moved = moved - inner_product(x, dy) - inner_product(dx, y)
+    return squared_distance(*primals), 2 * moved
 
 
 def _centred(x: Array, y: Array) -> tuple[Array, Array]:
