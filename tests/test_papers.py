@@ -4,10 +4,12 @@ import importlib.util
 import os
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import svgp_ppl as gp
+from svgp_ppl.diagnostics import rhat
 
 
 def needs(name):
@@ -80,3 +82,63 @@ def test_a_network_of_two_nodes_is_better_than_two_processes(precision):
     apart, network = (gprn.fitted(data, nodes, options) for nodes in (0, 2))
     assert np.all(np.array(network["SMSE"]) <= apart["SMSE"])
     assert network["log density"] > apart["log density"]
+
+
+@pytest.mark.slow
+@needs("coal")
+def test_draws_predict_disasters_better_than_the_gaussian(optimized):
+    # Hensman et al. (2015), section 5.2: −1.229 and −1.225, better in every split.
+    coal = load("coal")
+    options = coal.parse([])
+    rows = [coal.compared(split, options) for split in options.splits]
+    gains = np.array([row["mcmc"] - row["natural"] for row in rows])
+    assert gains.mean() > 0.0 and sum(gains > 0) >= 7
+    np.testing.assert_allclose(np.mean([r["mcmc"] for r in rows]), -1.225, atol=0.002)
+
+
+@pytest.mark.slow
+@needs("image")
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_image_segments_by_fitted_inputs_and_by_draws(optimized, precision):
+    # Section 5.1: fitted z is better than k-means, draws than the Gaussian (ARD).
+    image = load("image")
+    options = image.parse(["--warmup", "150", "--samples", "200"])
+    kmeans, fitted = (image.compared(0, 20, True, z, options) for z in (False, True))
+    assert fitted["gaussian"] > kmeans["gaussian"] + 0.05
+    for row in (kmeans, fitted):
+        assert row["mcmc"] > row["gaussian"] + 0.005 and row["rhat"] < 1.1
+
+
+@pytest.mark.slow
+@needs("pines")
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_225_inducing_inputs_have_the_map_of_1024(optimized, precision, monkeypatch):
+    # Section 5.3, both posteriors integrated without chains.
+    monkeypatch.syspath_prepend(PAPERS)
+    grid = load("pines_grid")
+    data = gp.datasets.pines(32)
+    values = {
+        "variance": np.geomspace(0.35, 2.2, 4),
+        "lengthscale": np.geomspace(0.22, 1.1, 6),
+    }
+    maps = []
+    for side, num_steps in ((32, 0), (15, 1000)):
+        z = np.asarray(grid.fitted_inputs(data, side, num_steps), float)
+        with jax.enable_x64(True):
+            maps.append(grid.on_grid(data, z, values, 4000).map)
+    correlation, gap = grid.agreement(maps[1], maps[0])
+    assert correlation > 0.985 and gap < 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_the_free_form_of_three_classes_is_more_careful(optimized, precision):
+    # Section 5.4: its contours of 0.95 are smaller.
+    three_classes = load("three_classes")
+    options = three_classes.parse(["--warmup", "150", "--samples", "100"])
+    data = gp.datasets.three_classes()
+    z_start = gp.inducing.kmeans(data.x.astype(np.float32), 50)
+    model, hybrid = three_classes.fitted_and_sampled(data, z_start, options)
+    rows = three_classes.compared(data, model, hybrid)
+    assert rows["free form"]["sure"] < rows["Gaussian"]["sure"] - 0.01
+    assert max(float(np.max(v)) for v in rhat(hybrid.draws).values()) < 1.2

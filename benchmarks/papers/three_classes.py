@@ -54,16 +54,16 @@ def square(x, num: int = 50):
     return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def drawn(data, hybrid, z_start, probs):
+def drawn(data, hybrid, z_start, rows):
     """Contours, inducing inputs, correlations."""
     figure, axes = plt.subplots(2, 2, figsize=(13, 11), layout="constrained")
     contours, inputs, matrix, edges = axes.flat
     for ax in (contours, inputs, edges):
         ax.scatter(*data.x.T, c=[f"C{c}" for c in data.y], s=4, alpha=0.4)
-    for name, style in zip(probs, ("dotted", "solid"), strict=True):
+    for (name, row), style in zip(rows.items(), ("dotted", "solid"), strict=True):
         plots.class_contours(
             square(data.x),
-            probs[name],
+            row["probs"],
             levels=(0.3, 0.95, 0.99),
             ax=contours,
             linestyles=style,
@@ -79,9 +79,7 @@ def drawn(data, hybrid, z_start, probs):
 
 def parse(arguments=None):
     """The options; None reads the command line."""
-    parser = argparse.ArgumentParser(
-        description="Three classes, Gaussian and free form."
-    )
+    parser = argparse.ArgumentParser(description="Three classes, both posteriors.")
     parser.add_argument("--flip", action="store_true", help="sample the probability")
     parser.add_argument("--sampler", default="NUTS", choices=list(SAMPLERS))
     parser.add_argument("--steps", type=int, default=2000)
@@ -92,17 +90,14 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def main():
-    options = parse()
-    data = gp.datasets.three_classes()
-    x = jnp.asarray(data.x, jnp.float32)
-    z_start = gp.inducing.kmeans(np.asarray(x), 50)
+def fitted_and_sampled(data, z_start, options):
+    """The Gaussian fit and the chains from it, with the model."""
     model = model_of(z_start, options.flip)
     with single_threaded_lapack():
         hybrid = gp.fit_and_sample(
             random.key(0),
             model,
-            x,
+            jnp.asarray(data.x, jnp.float32),
             jnp.asarray(data.y),
             fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
             sampler=SAMPLERS[options.sampler],
@@ -110,32 +105,52 @@ def main():
             num_warmup=options.warmup,
             num_samples=options.samples,
         )
-    print(diagnostics.report(hybrid.draws))
+    return model, hybrid
+
+
+def compared(data, model, hybrid) -> dict[str, dict]:
+    """On the square and at the test points: both posteriors."""
     held = diagnostics.group(hybrid.draws, "posterior")
-    every = max(options.samples // 100, 1)
+    every = max(held["f"].shape[1] // 100, 1)
     thinned = {n: v[:, ::every].reshape(-1, *v.shape[2:]) for n, v in held.items()}
-    z = {"z": hybrid.fit.params["z"]}
-    probs = {}
-    for name, posterior, params in (
-        ("Gaussian", hybrid.fit, None),
-        (options.sampler, thinned, z),
-    ):
+    posteriors = {
+        "Gaussian": (hybrid.fit, None),
+        "free form": (thinned, {"z": hybrid.fit.params["z"]}),
+    }
+    rows = {}
+    for name, (posterior, params) in posteriors.items():
 
         def predicted(x, posterior=posterior, params=params):
             x = jnp.asarray(x, jnp.float32)
             return gp.predict(model, posterior, x, params=params)["y"]
 
-        probs[name] = np.asarray(predicted(square(data.x)).probs)
+        probs = np.asarray(predicted(square(data.x)).probs)
         at_test = predicted(data.x_test)
-        log_prob = float(jnp.mean(at_test.log_prob(jnp.asarray(data.y_test))))
-        correct = np.mean(np.asarray(at_test.probs).argmax(-1) == data.y_test)
-        sure = np.mean(probs[name].max(-1) > 0.95)
+        labels = np.asarray(at_test.probs).argmax(-1)
+        rows[name] = {
+            "probs": probs,
+            "sure": float(np.mean(probs.max(-1) > 0.95)),
+            "log density": float(jnp.mean(at_test.log_prob(jnp.asarray(data.y_test)))),
+            "accuracy": float(np.mean(labels == data.y_test)),
+        }
+    return rows
+
+
+def main():
+    options = parse()
+    data = gp.datasets.three_classes()
+    z_start = gp.inducing.kmeans(np.asarray(data.x, np.float32), 50)
+    model, hybrid = fitted_and_sampled(data, z_start, options)
+    print(diagnostics.report(hybrid.draws))
+    rows = compared(data, model, hybrid)
+    for name, row in rows.items():
+        sure, right = 100 * row["sure"], 100 * row["accuracy"]
         print(
-            f"{name:9s} above 0.95 on {100 * sure:.1f} % of the square; held out "
-            f"{log_prob:.4f}, {100 * correct:.1f} % right"
+            f"{name:9s} above 0.95 on {sure:.1f} % of the square; held out "
+            f"{row['log density']:.4f}, {right:.1f} % right"
         )
     if options.figure:
-        drawn(data, hybrid, z_start, probs).savefig(options.figure, dpi=110)
+        drawn(data, hybrid, z_start, rows).savefig(options.figure, dpi=110)
 
 
 if __name__ == "__main__":
