@@ -92,6 +92,7 @@ def test_draws_predict_disasters_better_than_the_gaussian(optimized):
     options = coal.parse([])
     rows = [coal.compared(split, options) for split in options.splits]
     gains = np.array([row["mcmc"] - row["natural"] for row in rows])
+    # 8 when measured; runs of a split differ by up to 0.002.
     assert gains.mean() > 0.0 and sum(gains > 0) >= 7
     np.testing.assert_allclose(np.mean([r["mcmc"] for r in rows]), -1.225, atol=0.002)
 
@@ -138,7 +139,7 @@ def test_the_free_form_of_three_classes_is_more_careful(optimized, precision):
     options = three_classes.parse(["--warmup", "150", "--samples", "100"])
     data = gp.datasets.three_classes()
     z_start = gp.inducing.kmeans(data.x.astype(np.float32), 50)
-    model, hybrid = three_classes.fitted_and_sampled(data, z_start, options)
-    rows = three_classes.compared(data, model, hybrid)
+    hybrid = three_classes.fitted_and_sampled(data, z_start, options)
+    rows = three_classes.compared(data, hybrid)
     assert rows["free form"]["sure"] < rows["Gaussian"]["sure"] - 0.01
     assert max(float(np.max(v)) for v in rhat(hybrid.draws).values()) < 1.2

@@ -91,12 +91,11 @@ def parse(arguments=None):
 
 
 def fitted_and_sampled(data, z_start, options):
-    """The Gaussian fit and the chains from it, with the model."""
-    model = model_of(z_start, options.flip)
+    """The Gaussian fit and the chains from it."""
     with single_threaded_lapack():
-        hybrid = gp.fit_and_sample(
+        return gp.fit_and_sample(
             random.key(0),
-            model,
+            model_of(z_start, options.flip),
             jnp.asarray(data.x, jnp.float32),
             jnp.asarray(data.y),
             fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
@@ -105,10 +104,9 @@ def fitted_and_sampled(data, z_start, options):
             num_warmup=options.warmup,
             num_samples=options.samples,
         )
-    return model, hybrid
 
 
-def compared(data, model, hybrid) -> dict[str, dict]:
+def compared(data, hybrid) -> dict[str, dict]:
     """On the square and at the test points: both posteriors."""
     held = diagnostics.group(hybrid.draws, "posterior")
     every = max(held["f"].shape[1] // 100, 1)
@@ -122,7 +120,7 @@ def compared(data, model, hybrid) -> dict[str, dict]:
 
         def predicted(x, posterior=posterior, params=params):
             x = jnp.asarray(x, jnp.float32)
-            return gp.predict(model, posterior, x, params=params)["y"]
+            return gp.predict(hybrid.model, posterior, x, params=params)["y"]
 
         probs = np.asarray(predicted(square(data.x)).probs)
         at_test = predicted(data.x_test)
@@ -140,9 +138,9 @@ def main():
     options = parse()
     data = gp.datasets.three_classes()
     z_start = gp.inducing.kmeans(np.asarray(data.x, np.float32), 50)
-    model, hybrid = fitted_and_sampled(data, z_start, options)
+    hybrid = fitted_and_sampled(data, z_start, options)
     print(diagnostics.report(hybrid.draws))
-    rows = compared(data, model, hybrid)
+    rows = compared(data, hybrid)
     for name, row in rows.items():
         sure, right = 100 * row["sure"], 100 * row["accuracy"]
         print(

@@ -5,8 +5,8 @@
 
 Four chains from the same Gaussian fit. ``+`` marks chains that move in the coordinates
 of the fit (``precondition=True``), ``-`` those that do not. ``numpyro`` is
-``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from the same
-positions. ``unwhitened`` is NUTS on u = L v in the place of v. ``--beside`` adds draws
+``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from draws of the
+same fit. ``unwhitened`` is NUTS on u = L v in the place of v. ``--beside`` adds draws
 of ``gpflow_sgpmc.py``. The effective sample size is ArviZ's (bulk), the smallest over
 all parameters and in the median, over all chains; warm-up and compilation are not in
 the seconds.
@@ -81,9 +81,9 @@ def problem(name: str, m: int):
 
 def through_numpyro(key, model, fit, x, y, options):
     """Draws by NumPyro's own sampler, with its seconds and gradients."""
-    to_start, to_warm_up, to_compile, to_draw = random.split(key, 4)
+    to_target, to_start, to_warm_up, to_compile, to_draw = random.split(key, 5)
     held = substitute(model, data={"z": fit.params["z"]})
-    target = make_target(to_start, model, (x, y), {}, fit.params)
+    target = make_target(to_target, model, (x, y), {}, fit.params)
     start = target.positions_from(to_start, fit.guide, fit.params, options.chains)
     mcmc = MCMC(
         NumPyroNUTS(held),
