@@ -15,11 +15,11 @@
 # # A first model: the rate of coal-mining disasters
 #
 # One NumPyro model, two inferences. The data are the British coal-mining disasters with
-# ten or more deaths, a count for every year from 1851 to 1962 (Jarrett 1979). The model
-# is a log Gaussian Cox process on yearly bins: the count of a year is Poisson with rate
-# $\exp f(x)$, and $f$ is a Gaussian process of the year. It is fitted by stochastic
-# variational inference (SVI), then sampled by Hamiltonian Monte Carlo (HMC) started
-# from that fit, the hybrid of Hensman et al. (2015).
+# ten or more deaths, with a count for every year from 1851 to 1962 (Jarrett 1979). The
+# model is a log Gaussian Cox process in yearly bins: the count of a year is Poisson
+# with rate $\exp f(x)$, and $f$ is a Gaussian process of the year. It is fitted by
+# stochastic variational inference (SVI), then sampled by Hamiltonian Monte Carlo (HMC)
+# started from that fit, the hybrid of Hensman et al. (2015).
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
 # number of draws follows from it.
@@ -64,9 +64,10 @@ def model(x, y=None):
 # %% [markdown]
 # ## First reading: the bound
 #
-# `AutoGaussian` holds a Gaussian belief $q(v) = N(m, SS^\top)$ of the whitened values
-# and point estimates (maximum a posteriori) of the two hyperparameters. The Poisson
-# likelihood with a log link has a closed-form expectation, so the bound has no noise.
+# `AutoGaussian` has a Gaussian $q(v) = N(m, SS^\top)$ over the whitened values and
+# point estimates (maximum a posteriori) of the two hyperparameters. With a Poisson
+# likelihood and a log link the variational expectation has a closed form, so the bound
+# has no noise.
 
 # %%
 guide = gp.AutoGaussian(model)
@@ -84,9 +85,9 @@ plt.show()
 # %% [markdown]
 # ## Second reading: the log density
 #
-# The same function is now a log density of $(v, \theta)$. The chains start from draws
-# of the belief, with the hyperparameters where the fit has them, and `z` stays where
-# the fit has put it.
+# Now the same function is a log density of $(v, \theta)$. The chains start from draws
+# of q(v), with the hyperparameters at their fitted values, and `z` is frozen where the
+# fit has put it.
 
 # %%
 draws = gp.sample(
@@ -103,9 +104,9 @@ draws = gp.sample(
 gp.diagnostics.summary(draws, ["variance", "lengthscale"])
 
 # %% [markdown]
-# A draw is marked as diverging when the trajectory could not be followed. Their number
-# is the first thing to look at, the effective sample size of the worst parameter, the
-# whitened values included, the second.
+# A draw is marked as diverging when the integrator failed on its trajectory. First look
+# at the number of these draws, then at the effective sample size of the worst
+# parameter, whitened values included.
 
 # %%
 statistics = gp.diagnostics.group(draws, "sample_stats")
@@ -114,7 +115,7 @@ print("diverging draws:", int(np.sum(statistics["diverging"])))
 print("smallest effective sample size:", round(min(np.min(s) for s in sizes.values())))
 
 # %% [markdown]
-# The four chains over each other, every fourth draw: they should look alike.
+# Every fourth draw of the four chains, plotted over each other: they should look alike.
 
 # %%
 posterior = gp.diagnostics.group(draws, "posterior")
@@ -132,11 +133,11 @@ axes[-1].set_xlabel("draw")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
 plt.show()
 # %% [markdown]
-# ## What both say about the rate
+# ## What fit and draws say about the rate
 #
-# `predict` takes the fit and the draws alike. The quantiles of any function of the
-# latent follow from draws of it: here the rate $\exp f(x)$ of a year, its median and a
-# band that holds 90 % of it, at every year.
+# `predict` takes the fit or the draws. Quantiles of any function of the latent follow
+# from draws of the latent: here, for every year, the median of the rate $\exp f(x)$ and
+# a band that contains 90 % of its distribution.
 
 # %%
 years = np.linspace(1851.0, 1962.0, 150)[:, None]
@@ -161,7 +162,8 @@ ax.set(xlabel="year", ylabel="disasters a year", xlim=(1850, 1963))
 ax.legend(fontsize="small")
 plt.show()
 # %% [markdown]
-# The hyperparameters: the fit has one value of each, the draws a distribution.
+# As for the hyperparameters, the fit has one value of each, and the draws have a
+# distribution.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
@@ -188,15 +190,15 @@ for label, held in {"Gaussian fit": fit, "draws": draws}.items():
     )
 
 # %% [markdown]
-# The two agree about the rate: about three disasters a year until 1880, a fall to one a
-# year by 1900, a smaller rise around 1935. They differ in what they say about the
+# The two agree about the rate: about three disasters per year until 1880, a fall to one
+# per year by 1900, a smaller rise around 1935. They differ in what they say about the
 # hyperparameters. The fit has one value of each, a variance of about 0.5 and a
 # lengthscale of about 11 years (for their Gaussian approximation Hensman et al. 2015
 # report 0.55 and 12.06, from these disasters in other bins). The draws spread over an
 # order of magnitude in the variance and from about 7 to 30 years in the lengthscale,
-# and most of them lie above the fitted values: the maximum of a skewed density is not
-# in its middle. Longer lengthscales are therefore averaged in, and the rate under the
-# draws is smoother, with a lower second hump.
+# and most of them are above the fitted values: the maximum of a skewed density is not
+# in its middle. The average therefore includes longer lengthscales, and the rate under
+# the draws is smoother, with a lower second hump.
 #
 # The log predictive densities above are of the data that were fitted, so they do not
-# say which of the two predicts better; that takes data held out.
+# say which of the two predicts better; that would take held-out data.

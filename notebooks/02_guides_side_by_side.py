@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Guides side by side
 #
-# The guide is a switch: the model text stays, what may be believed of the processes
-# changes. Two small models, each under several guides, show what a belief sees and what
-# it misses: two processes that are only seen as a sum, and two that are only seen as a
-# product.
+# The guide is a switch: the model stays the same, and the family of q(v) changes. Two
+# small models, each under several guides, show what a family can represent and what it
+# misses: two processes that are observed only as a sum, and two that are observed only
+# as a product.
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
 
@@ -41,9 +41,9 @@ optimizer = optax.adam(optax.cosine_decay_schedule(3e-2, num_steps))
 # %% [markdown]
 # ## A sum: correlation between processes
 #
-# Two hundred data, each the sum of a function of the first input, one of the second
-# and noise. Kernel and noise are known here, so that the exact posterior can be written
-# down beside the fits.
+# There are two hundred data, each the sum of a function of the first input, a function
+# of the second, and noise. Kernel and noise are known here, so that the fits can be
+# compared with the exact posterior.
 
 # %%
 rng = np.random.default_rng(0)
@@ -67,9 +67,9 @@ def added(x, y=None):
 
 
 # %% [markdown]
-# What is asked of every posterior: the standard deviations of the sum, which the data
-# see, and of the difference and of one process, which they do not. Sites that were
-# never observed are predicted like any other.
+# For every posterior we ask for the standard deviations of the sum, about which there
+# are data, and of the difference and of one process, about which there are none. Sites
+# that were never observed are predicted like any other.
 
 
 # %%
@@ -107,9 +107,9 @@ for name, guide in guides.items():
     rows[name] = row(fits[name])
 
 # %% [markdown]
-# The exact posterior of a sum of Gaussian processes is itself Gaussian:
-# $\operatorname{Cov}(f) = K_f - K_f (K_f + K_g + \sigma^2 I)^{-1} K_f$, and so for the
-# others.
+# The exact posterior for a sum of Gaussian processes is itself Gaussian:
+# $\operatorname{Cov}(f) = K_f - K_f (K_f + K_g + \sigma^2 I)^{-1} K_f$, and likewise
+# for the others.
 
 # %%
 k_f = np.asarray(kernels["f"](x[:, :1]))
@@ -138,10 +138,11 @@ for name, held in rows.items():
     )
 
 # %% [markdown]
-# All agree about the sum. A constant can move from one process to the other without the
-# data noticing: the exact posterior and the coupled belief know that neither process is
-# known to better than that constant, all others are two to three times too sure. A
-# mixture costs more and has nothing to gain here: the posterior has one mode.
+# All of them agree about the sum. But a constant can move from one process to the other
+# without changing the fit to the data, so each process is known only up to such a
+# constant. The exact posterior and the coupled q(v) show this; all others are two to
+# three times too certain. A mixture costs more and gains nothing here, because the
+# posterior has one mode.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), sharey=True, layout="constrained")
@@ -165,13 +166,13 @@ figure.suptitle("posterior mean of f ± 2 sd; dashed: the function behind the da
 plt.show()
 
 # %% [markdown]
-# The same comparison at the settings of Adam (2017), with his table, stands in
-# [choosing a guide](../choosing-a-guide.md).
+# [Choosing a guide](../choosing-a-guide.md) has the same comparison with the settings
+# and the table of Adam (2017).
 #
 # ## A product: several modes
 #
-# Now the data are $f(x)\,g(x)$ and noise. Both processes may change sign, so the
-# posterior has two modes of equal weight. Gaussians have to choose one.
+# Now the data are $f(x)\,g(x)$ plus noise. Both processes may change sign together, so
+# the posterior has two modes of equal weight. A Gaussian has to choose one.
 
 # %%
 x_line = np.linspace(-2.0, 2.0, 24)[:, None]
@@ -199,7 +200,7 @@ def fit_mixture(num_components):
         loss=gp.MarginalELBO(entropy="pairwise"),
         optimizer=optimizer,
         num_steps=num_steps,
-        hold={"auto_logits": num_steps // 2},
+        freeze={"auto_logits": num_steps // 2},
         progress=False,
     )
 
@@ -207,10 +208,10 @@ def fit_mixture(num_components):
 mixtures = {f"K = {k}": fit_mixture(k) for k in (1, 2)}
 
 # %% [markdown]
-# The weights of the mixture stay equal for the first half of the steps (`hold=`), so
-# that no component wins before the other has found its mode. Chains of HMC that start
-# from draws of the mixture start in both modes too. No chain ever leaves its own, so
-# what they say of the share of each is how many started there.
+# The weights of the mixture stay equal for the first half of the steps (`freeze=`), so
+# that no component wins before the other has found its mode. HMC chains that start from
+# draws of the mixture also start in both modes. No chain ever leaves its mode, so the
+# share of each mode in the draws only says how many chains started there.
 
 # %%
 draws = gp.sample(
@@ -227,9 +228,9 @@ draws = gp.sample(
 posteriors = {**mixtures, "HMC": draws}
 
 # %% [markdown]
-# What would a direct measurement of $f$, with noise of sd 0.1, be? The data do not say
-# which sign it has, so a prediction has to be judged under both: by its log density,
-# averaged over measurements of $f$ and of $-f$.
+# How well does each posterior predict a direct measurement of $f$ with noise of sd 0.1?
+# The data do not determine the sign of $f$, so a prediction is judged by its log
+# density averaged over measurements of $f$ and of $-f$.
 
 
 # %%
@@ -262,11 +263,11 @@ figure.suptitle("what each posterior says of f; dashed: ± the function behind t
 plt.show()
 
 # %% [markdown]
-# One Gaussian has half of the posterior, and is certain of it: a measurement of the
-# other sign has a log density of about -170. Two components hold both modes, as the
-# chains do, and the bound says so: it is higher, by at most $\log 2$, what is gained
-# when a posterior of two separate equal modes is covered in place of half covered.
+# One Gaussian covers half of the posterior, and is certain of it: a measurement of the
+# other sign has a log density of about -170. Two components cover both modes, as the
+# chains do, and the bound is higher. The gain is at most $\log 2$, that of covering
+# both of two separate, equal modes instead of one.
 #
-# The chains also say what all these beliefs miss: $f$ may be stretched where $g$ is
-# shrunk. Within a component the two processes are independent, and so each seems known
-# almost exactly.
+# The chains also show what all these guides miss: $f$ can be stretched if $g$ is
+# shrunk. Within a component the two processes are independent, and so each seems to be
+# known almost exactly.

@@ -15,9 +15,10 @@
 # # Deep Gaussian processes
 #
 # A function with a steep step has no single lengthscale. A stationary process has one,
-# and either blurs the step or overshoots beside it; a process of a process can bend the
-# input first (Salimbeni and Deisenroth 2017). One, two and three layers are fitted to
-# the same data here, then two layers are sampled by Hamiltonian Monte Carlo.
+# and either blurs the step or overshoots next to it; a process of a process can warp
+# the input first (Salimbeni and Deisenroth 2017). Here models with one, two and three
+# layers are fitted to the same data; then two layers are sampled by Hamiltonian Monte
+# Carlo.
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
 
@@ -51,10 +52,11 @@ y_test = steep(x_test) + 0.1 * rng.normal(size=400)
 # %% [markdown]
 # ## The model
 #
-# `gp.deep.layers` says what each layer starts from: its inducing inputs, its fixed
-# linear mean (the identity here) and its width. `gp.deep.compose` writes the sites: a
-# process for each layer, and for each layer but the last the draw that the next one
-# sees. Kernel values are latent sites with priors: the same text can be sampled.
+# `gp.deep.layers` gives the initial inducing inputs of each layer, its fixed linear
+# mean (the identity here) and its width. `gp.deep.compose` writes the sites: a process
+# for each layer, and for each layer but the last the draw that is the input of the next
+# one. The kernel parameters are latent sites with priors, so the same model can be
+# sampled.
 
 
 # %%
@@ -105,8 +107,8 @@ for num_layers, fit in fits.items():
 # %% [markdown]
 # ## Functions, not points
 #
-# `draw_functions` draws whole functions, jointly through the layers. `sample_latent`
-# would draw each input by itself: right for a quantile, no function.
+# `draw_functions` draws sample paths, jointly through the layers. `sample_latent` would
+# draw the value at each input separately: right for a quantile, but not a function.
 
 # %%
 line = np.linspace(-1.2, 1.2, 161)[:, None]
@@ -125,9 +127,10 @@ plt.show()
 # %% [markdown]
 # ## What the layers do
 #
-# The inner layer of the two-layer model, and the outer one as a function of its input.
-# Any process of a fitted model can be looked at: a model with the same processes and
-# other `observe` sites is predicted with the same parameters.
+# The figure shows the inner layer of the two-layer model, and the outer one as a
+# function of its input. Any process of a fitted model can be inspected: write a model
+# with the same processes and other `observe` sites, and predict with the same
+# parameters.
 
 
 # %%
@@ -166,10 +169,11 @@ plt.show()
 # %% [markdown]
 # ## The same model under a sampler
 #
-# Nothing changes but the call. The log likelihood of a deep model contains an integral
-# over the draws of the inner layer; a sampler needs a function, so the normals behind
-# those draws are fixed for the run, `num_nodes` for each datum, and the log likelihood
-# is averaged over them. The chains start from the fit.
+# Only the call changes. The log likelihood of a deep model contains an integral over
+# the draws of the inner layer. A sampler needs a deterministic function, so the
+# standard normals behind those draws are fixed for the run, `num_noise_draws` of them
+# for each datum, and the log likelihood is averaged over them. The chains start from
+# the fit.
 
 # %%
 draws = gp.sample(
@@ -179,7 +183,7 @@ draws = gp.sample(
     y,
     sampler=gp.mcmc.nuts.NUTS(max_num_doublings=6),
     init=fits[2],
-    num_nodes=2,
+    num_noise_draws=2,
     num_chains=2,
     num_warmup=num_draws,
     num_samples=num_draws,
@@ -205,10 +209,10 @@ print(
 )
 
 # %% [markdown]
-# The functions agree; the chains are not to be trusted beyond that. $\hat R$ far from
-# one, and effective sizes of a few draws, say that the two chains have not seen the
-# same posterior of the lengthscales. A layer can be turned round, stretched or shifted
-# when the next one undoes it, and trajectories were cut at 63 steps here to keep the
+# The functions agree, but do not trust the chains beyond that: $\hat R$ far from one
+# and effective sample sizes of a few draws show that the two chains have not explored
+# the same posterior of the lengthscales. A layer can be flipped, stretched or shifted
+# if the next one undoes it, and trajectories were limited to 63 steps here to keep the
 # notebook short. Judge a deep model by its predictions, and give its chains time.
 #
-# The published experiments stand in [deep models](../deep-models.md).
+# The published experiments are in [deep models](../deep-models.md).

@@ -14,9 +14,9 @@
 # %% [markdown]
 # # Classification
 #
-# A label is the sign of a noisy latent, or the largest of several. What the noise is,
-# whether labels may be wrong, and which bound stands for the expectation are choices
-# (Liu, Ong, Shen and Cai 2019). Here each is made in turn, on data whose source is
+# A label is the sign of a noisy latent, or the largest of several. The kind of noise,
+# whether labels may be wrong, and which bound replaces the expectation are choices
+# (Liu, Ong, Shen and Cai 2019). Here we vary each in turn, on data whose source is
 # known.
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
@@ -61,8 +61,8 @@ def fitted(model, x, y):
 # %% [markdown]
 # ## Labels that may be wrong
 #
-# Two bananas, one for each class. Of the second set of labels, one in ten is wrong, in
-# training and test data alike.
+# There are two bananas, one for each class. In the second set of labels one in ten is
+# wrong, in training and test data alike.
 
 # %%
 rng = np.random.default_rng(0)
@@ -88,10 +88,10 @@ class Bananas:
 data = {"none wrong": Bananas(0.0), "one in ten wrong": Bananas(0.1)}
 
 # %% [markdown]
-# `AdditiveNoiseBernoulli(noise, flip)` says that the label is the sign of
-# $f + \varepsilon$, $\varepsilon \sim \mathcal{N}(0, a)$, and wrong with the flip
-# probability $\delta$. The noise is the step ($a = 0$), probit ($a = 1$) or logit
-# ($a = 2.9$); $\delta$ is a number here, or a param, which starts at that number.
+# Under `AdditiveNoiseBernoulli(noise, flip)` the label is the sign of $f +
+# \varepsilon$, $\varepsilon \sim \mathcal{N}(0, a)$, and is wrong with the flip
+# probability $\delta$. The noise is the step ($a = 0$), probit ($a = 1$) or logit ($a =
+# 2.9$); $\delta$ is fixed at a number, or is a param that starts from that number.
 
 # %%
 variance_of_noise = {"step": 0.0, "probit": 1.0, "logit": 2.897}
@@ -172,16 +172,16 @@ plt.show()
 # %% [markdown]
 # With no wrong labels $\delta$ matters little. With one in ten wrong and $\delta$ fixed
 # at 1e-3, each label on the wrong side costs 6.9 nats in the fit, and the predictions
-# are too sure: −log p of the test labels is 0.67 to 0.82. Learned, it is 0.37 with
-# every noise. The error hardly sees the difference: it is the 10 % that are wrong, and
-# about 3 % where the bananas overlap.
+# are overconfident: −log p of the test labels is 0.67 to 0.82. With a learned $\delta$
+# it is 0.37 with every noise. The error rate hardly changes: it is the 10 % of wrong
+# labels, plus about 3 % where the bananas overlap.
 #
 # Of the three noises the step always has the largest bound and the worst −log p. The
 # bound grows as $a$ falls, so it cannot choose the noise.
 #
-# For a given belief the bound is largest at $\delta = 1 - \text{mean } \Phi(z_n)$, with
-# $z_n = \pm m_n / \sqrt{a + v_n}$: the expected share of labels on the wrong side of
-# $g = f + \varepsilon$.
+# For a given q(v) the bound is largest at $\delta = 1 - \text{mean } \Phi(z_n)$, with
+# $z_n = \pm m_n / \sqrt{a + v_n}$: the expected share of labels on the wrong side of $g
+# = f + \varepsilon$.
 
 # %%
 print(f"{'labels':18s}{'noise':8s}{'flip':>9s}{'1 - mean':>10s}{'kernel sd':>11s}")
@@ -197,18 +197,19 @@ for labels, held in data.items():
         )
 
 # %% [markdown]
-# With one in ten wrong the learned values are at that optimum. They are above 0.1: the
-# share of labels on the wrong side counts the overlap of the bananas and the spread of
-# $g$ as well, which is why more noise comes with a larger $\delta$. With none wrong the
-# optimum is so close to zero that the steps from 1e-3 have not quite reached it.
+# With one in ten wrong the learned values are at that optimum. They are above 0.1,
+# because the share of labels on the wrong side also includes the overlap of the bananas
+# and the spread of $g$; this is also why more noise comes with a larger $\delta$. With
+# none wrong the optimum is so close to zero that the fit, which started from 1e-3, has
+# not quite reached it.
 #
 # ## Softmax and its bound
 #
-# Three classes: the largest of three draws of a process with lengthscale 0.2, at 400
-# uniform points, and the same labels with one in ten wrong. The softmax expectation is
-# a quadrature over three components. `bound="gumbel"` is smaller and closed. Kernel
-# variances are fixed in turn, and the lengthscale is that of the source, so that
-# nothing but the bound differs.
+# There are three classes, given by the largest of three draws of a process with
+# lengthscale 0.2 at 400 uniform points, and the same labels with one in ten wrong. The
+# softmax expectation is computed by quadrature over three components. `bound="gumbel"`
+# is a lower bound in closed form. The kernel variance is fixed at several values in
+# turn, and the lengthscale is that of the source, so that only the bound differs.
 
 # %%
 rng = np.random.default_rng(3)
@@ -243,8 +244,9 @@ kinds = {
 variances = (1.0, 10.0, 100.0)
 
 # %% [markdown]
-# The bound of each fit, the bound with the expectation itself at the same belief, the
-# sd of the latent at the training data, and the scores on 2000 test labels.
+# The columns are the bound of each fit, the bound with the expectation itself at the
+# same q(v), the sd of the latent at the training data, and the scores on 2000 test
+# labels.
 
 # %%
 softmax = {}
@@ -300,14 +302,16 @@ figure.suptitle("bounds and predictions; below, colours mixed by class probabili
 plt.show()
 
 # %% [markdown]
-# The gumbel bound lies 6 to 11 nats below at variance 1, and 38 to 104 at variance 100.
-# Not all of that is looseness: judged by quadrature, the belief that it finds is lower
-# too, by 1 to 2 nats at variance 1 and by 19 to 27 at 100.
+# The gumbel bound is 6 to 11 nats lower at variance 1, and 38 to 104 at variance 100.
+# Not all of that is looseness: evaluated by quadrature, the q(v) that it finds also has
+# a lower bound, by 1 to 2 nats at variance 1 and by 19 to 27 at 100.
 #
-# Predictions suffer less. Where no label is wrong they are better at every variance,
-# with a belief that is narrower than the one by quadrature; sure is right there. Where
-# labels are wrong the two are alike at variances 1 and 10, and gumbel is worse at 100.
+# Predictions suffer less. Where no label is wrong they are better at every variance:
+# the q(v) is narrower than the one by quadrature, and there confidence is justified.
+# Where labels are wrong the two are alike at variances 1 and 10, and gumbel is worse at
+# 100.
 #
-# What a looser bound does distort is the choice of the kernel. Where none is wrong, the
-# quadrature is the largest at variance 100, gumbel at 10; where one in ten is wrong, at
-# 10 and at 1. The test scores side with the quadrature in both cases.
+# What the looser bound does distort is the choice of the kernel. Where no label is
+# wrong, the bound by quadrature is largest at variance 100, gumbel's at 10; where one
+# in ten is wrong, at 10 and at 1. The test scores agree with the quadrature in both
+# cases.

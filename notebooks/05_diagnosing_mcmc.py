@@ -15,8 +15,8 @@
 # # Diagnosing chains
 #
 # What a healthy run looks like, four ways in which a run goes wrong, and what to do
-# about each. `gp.diagnostics.report` says it in words; the figures show what it has
-# seen.
+# about each. `gp.diagnostics.report` describes the problem in words; the figures show
+# it.
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
 # chains have half as many draws.
@@ -41,8 +41,9 @@ num_draws = num_steps // 2
 # %% [markdown]
 # ## A healthy run
 #
-# Coal-mining disasters a year, a log Gaussian Cox process. One call fits the Gaussian
-# approximation, freezes the inducing inputs and starts four chains from the fit.
+# Yearly counts of coal-mining disasters, modelled by a log Gaussian Cox process. One
+# call fits the Gaussian approximation, freezes the inducing inputs and starts four
+# chains from the fit.
 
 # %%
 data = gp.datasets.coal()
@@ -73,9 +74,9 @@ healthy = gp.fit_and_sample(
 print(diagnostics.report(healthy.draws))
 
 # %% [markdown]
-# Three pictures of the same run. The potential scale reduction of the slowest
-# parameters falls towards one; effective draws grow in straight lines; and the bands of
-# the four chains lie on each other.
+# Three pictures of the same run: the potential scale reduction of the slowest
+# parameters falls towards one, the effective sample sizes grow linearly, and the bands
+# of the four chains coincide.
 
 
 # %%
@@ -108,7 +109,8 @@ _ = axes.set(xlabel="year", ylabel="disasters a year")
 
 # %% [markdown]
 # Lengthscale and variance have long tails, and long lengthscales come with somewhat
-# larger variances. They are the slowest parameters here, and where most trouble starts.
+# larger variances. They are the slowest parameters here, and the source of most
+# problems.
 
 # %%
 _ = plots.joint(healthy.draws, "lengthscale", "variance", log=True)
@@ -126,10 +128,10 @@ print(diagnostics.report(short))
 # %% [markdown]
 # ## Steps that are too long
 #
-# A fixed step size, too long for the narrow part of the posterior: the energy is not
-# conserved, nearly all proposals are refused, many diverge, and every chain stays near
-# the place where it started. More draws do not help; shorter steps do, which is what
-# the tuning finds by itself.
+# The step size is fixed, and too long for the narrow part of the posterior: the energy
+# is not conserved, nearly all proposals are rejected, many trajectories diverge, and
+# every chain stays near its start. More draws do not help; shorter steps do, and the
+# tuning finds them by itself.
 
 # %%
 careless = gp.sample(
@@ -148,9 +150,10 @@ print(diagnostics.report(careless))
 # %% [markdown]
 # ## Two modes
 #
-# The product of two processes does not change when both change their sign. Chains that
-# start on different sides seldom cross: within each chain all looks well, between them
-# R-hat is far from one, and the potential scale reduction hardly falls with more draws.
+# The product of two processes does not change when both change sign. Chains that start
+# on different sides seldom cross: each chain by itself looks fine, but R-hat, which
+# compares them, is far from one, and the potential scale reduction hardly falls with
+# more draws.
 
 # %%
 rng = np.random.default_rng(0)
@@ -185,8 +188,8 @@ plots.psrf(two_modes, num=8, ax=axes[0])
 _ = plots.joint(two_modes, ("f", (0,)), ("g", (0,)), ax=axes[1])
 
 # %% [markdown]
-# More draws are no cure. If the signs mean nothing, say so in the model: here a mean of
-# two for `g`, which makes one side much more probable than the other.
+# More draws do not help. If the signs have no meaning, choose one in the model: here a
+# mean of two for `g` makes one side much more probable than the other.
 
 
 # %%
@@ -218,10 +221,10 @@ print(diagnostics.report(one_mode))
 # %% [markdown]
 # ## A datum that does not belong
 #
-# Leave-one-out cross-validation weighs the draws by how much each datum pulls at them.
-# A datum that pulls hard gives weights with a heavy tail, a Pareto shape above 0.7: its
-# term of the sum cannot be trusted, and it is worth a look. Here a year gets a count
-# that no smooth intensity explains.
+# Leave-one-out cross-validation weighs the draws by how much each datum influences
+# them. A datum with a strong influence gives weights with a heavy tail, a Pareto shape
+# above 0.7: its term of the sum cannot be trusted, and the datum deserves a look. Here
+# one year gets a count that no smooth intensity explains.
 
 # %%
 y_odd = np.array(data.y)

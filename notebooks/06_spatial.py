@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Saplings on a map
 #
-# 126 Scots pine saplings on ten metres by ten metres (Møller, Syversveen &
-# Waagepetersen 1998), counted in cells: a log Gaussian Cox process over the plane, as
-# in Hensman et al. (2015, section 5.3). What is the intensity, how sure is that, and
-# how many saplings stand in a part of the map?
+# The data are 126 Scots pine saplings in a square of ten metres by ten metres (Møller,
+# Syversveen & Waagepetersen 1998), counted in cells. The model is a log Gaussian Cox
+# process over the plane, as in Hensman et al. (2015, section 5.3). What is the
+# intensity, how certain is it, and how many saplings are there in a part of the map?
 #
 # The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
 # chains have half as many draws.
@@ -47,8 +47,8 @@ print(f"{data.y.sum()} saplings, {len(data.y)} cells of {data.area:.3f} m²")
 # %% [markdown]
 # ## The model
 #
-# The count of a cell is Poisson with mean area · exp(f) at its middle. Inducing inputs
-# stand on a grid and stay there.
+# The count of a cell is Poisson with mean area · exp(f) at its centre. The inducing
+# inputs are on a grid and stay there.
 
 # %%
 side = (np.arange(12) + 0.5) * metres / 12
@@ -79,13 +79,14 @@ hybrid = gp.fit_and_sample(
 print(diagnostics.report(hybrid.draws))
 
 # %% [markdown]
-# The lengthscale mixes slowest; for the maps below the draws are enough, for its tails
-# the report asks for more.
+# The lengthscale mixes slowest. The draws are enough for the maps below; for the tails
+# of the lengthscale the report asks for more.
 #
 # ## Maps
 #
-# The counts; the posterior mean of the intensity, saplings a square metre; and its
-# coefficient of variation, which is largest where no sapling says anything.
+# From left to right: the counts; the posterior mean of the intensity, in saplings per
+# square metre; and its coefficient of variation, which is largest where there are no
+# saplings.
 
 
 # %%
@@ -112,8 +113,8 @@ show(axes[2], spread, "sd / mean of exp(f)", cmap="magma")
 # %% [markdown]
 # ## Gaussian and free form
 #
-# Both maps look alike; the hyperparameters do not: the fit holds them at one value, and
-# the draws know how uncertain they are.
+# The maps of fit and draws look alike, but the hyperparameters differ: the fit has one
+# value of each, and the draws show how uncertain they are.
 
 # %%
 at_fit = gp.predict(model, hybrid.fit, x, 1.0)["y"]
@@ -129,9 +130,9 @@ _ = axes[1].legend()
 # %% [markdown]
 # ## How many in a quarter?
 #
-# The number of saplings that a new realisation would have in a quarter of the map needs
-# the intensity of all its cells together: `draw_functions` draws whole functions, and
-# counts are then Poisson. What was observed stands beside.
+# How many saplings would a new realisation have in a quarter of the map? This depends
+# on the intensity in all its cells together. `draw_functions` draws sample paths, and
+# given those the counts are Poisson. The observed number is printed for comparison.
 
 # %%
 f = gp.draw_functions(
@@ -152,8 +153,8 @@ for name, first, second in (
 # %% [markdown]
 # ## A finer map
 #
-# The process lives on the plane, not on the cells: the same draws predict on a grid of
-# 64 × 64 without sampling anew.
+# The process is defined on the plane, not on the cells: the same draws predict on a
+# grid of 64 × 64, without new sampling.
 
 # %%
 fine = jnp.asarray(gp.datasets.pines(64).x, jnp.float32)

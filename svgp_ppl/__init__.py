@@ -8,7 +8,6 @@ Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``fit``, ``sample`
 """
 
 from svgp_ppl import (
-    beliefs,
     datasets,
     deep,
     diagnostics,
@@ -18,16 +17,16 @@ from svgp_ppl import (
     likelihoods,
     mcmc,
     plots,
+    variational,
 )
+from svgp_ppl.compilation import cache_compilations
 from svgp_ppl.elbo import MarginalELBO
-from svgp_ppl.fit import Fit, NonFiniteBoundError, fit
-from svgp_ppl.functions import draw_functions
+from svgp_ppl.fitting import Fit, NonFiniteBoundError, fit, natural_gradient
 from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
+from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
 from svgp_ppl.mcmc.sample import sample
-from svgp_ppl.natural_gradient import natural_gradient
-from svgp_ppl.pipeline import Hybrid, fit_and_sample
-from svgp_ppl.predict import Prediction, predict
+from svgp_ppl.prediction import Prediction, draw_functions, predict
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 
 __version__ = "0.1.0"
@@ -45,7 +44,7 @@ __all__ = [
     "NonFiniteBoundError",
     "Prediction",
     "SparseGP",
-    "beliefs",
+    "cache_compilations",
     "datasets",
     "deep",
     "diagnostics",
@@ -65,4 +64,5 @@ __all__ = [
     "sample",
     "sparse_gp",
     "stack",
+    "variational",
 ]

@@ -135,4 +135,5 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
+    gp.cache_compilations()
     main()

@@ -4,22 +4,23 @@ Each check raises a ``ValueError`` that says what was expected, what came and wh
 do. Values can only be looked at outside a trace; shapes and types always.
 """
 
-from typing import Any
+from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
-from numpyro.handlers import block, scope, trace
-from numpyro.primitives import _PYRO_STACK, plate
 
 __all__ = [
+    "InvalidRow",
     "checked_inputs",
     "in_words",
     "is_concrete",
+    "require_count",
     "require_finite",
-    "require_fitting_plate",
-    "require_new_site",
+    "require_key",
+    "require_positive",
 ]
 
 
@@ -28,22 +29,85 @@ def is_concrete(value) -> bool:
     return not isinstance(value, Tracer)
 
 
+class InvalidRow(ValueError):
+    """A row of the data that cannot be used.
+
+    Args:
+        words: Number of the row -> the message.
+        row: Counted from 0.
+    """
+
+    def __init__(self, words: Callable[[int], str], row: int):
+        super().__init__(words(row))
+        self.words, self.row = words, row
+
+    def moved(self, by: int) -> "InvalidRow":
+        """The same of data of which these are the rows from ``by`` on."""
+        return InvalidRow(self.words, self.row + by)
+
+
 def require_finite(value, what: str) -> None:
     """Raise if a concrete array holds NaN, infinity, or no numbers at all."""
     if not is_concrete(value):
         return
-    value = np.asarray(value)
+    value = np.atleast_1d(np.asarray(value))
     if value.dtype.kind not in "biuf":
         raise ValueError(
             f"{what} must be real numbers and are of dtype {value.dtype}. Convert them "
             "first: np.asarray(..., dtype=float)."
         )
-    if not np.all(np.isfinite(value)):
-        bad = np.argwhere(~np.isfinite(value))[0]
-        raise ValueError(
+    if np.all(np.isfinite(value)):
+        return
+    row, *rest = (int(i) for i in np.argwhere(~np.isfinite(value))[0])
+    raise InvalidRow(
+        lambda row: (
             f"{what} must be finite, and hold NaN or infinity, first at index "
-            f"{tuple(int(i) for i in bad)}. Drop or impute those rows."
+            f"{(row, *rest)}. Drop or impute those rows."
+        ),
+        row,
+    )
+
+
+def require_count(value, what: str, least: int = 1) -> int:
+    """An integer of at least ``least``, NumPy's included.
+
+    Raises:
+        ValueError: It is anything else.
+    """
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or value < least:
+        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{what} must be {kind}, and is {value!r}.")
+    return int(value)
+
+
+def require_key(key) -> None:
+    """Raise unless it is a random key of JAX.
+
+    Raises:
+        ValueError: It is an integer, None or something else.
+    """
+    dtype = getattr(key, "dtype", None)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    is_old = dtype == jnp.uint32 and jnp.shape(key) == (2,)
+    if not (is_typed and jnp.shape(key) == ()) and not is_old:
+        raise ValueError(
+            f"the first argument must be a random key, jax.random.key(0), and is "
+            f"{key!r}."
         )
+
+
+def require_positive(value, what: str, *, or_zero: bool = False) -> None:
+    """Raise if a concrete number, or one of an array, is not positive (or is NaN)."""
+    if not is_concrete(value):
+        return
+    value = np.atleast_1d(np.asarray(value))
+    if value.dtype.kind not in "iuf":
+        return
+    good = value >= 0 if or_zero else value > 0
+    if not np.all(good):
+        kind = "positive or zero" if or_zero else "positive"
+        raise ValueError(f"{what} must be {kind}, and is {value[~good][0]}.")
 
 
 def checked_inputs(x, what: str, like=None):
@@ -70,6 +134,8 @@ def checked_inputs(x, what: str, like=None):
             "some of them says so with active_columns."
         )
     require_finite(x, what)
+    if isinstance(x, np.ndarray) and not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))  # files of other machines
     x = jnp.asarray(x)
     return x.astype(jnp.result_type(x, float)) if x.dtype.kind != "f" else x
 
@@ -89,40 +155,3 @@ def in_words(support) -> str:
         low, high = np.max(support.lower_bound), np.max(support.upper_bound)
         return f"the integers {low} to {high}"
     return str(support)
-
-
-def require_fitting_plate(name: str, num_data: int) -> None:
-    """Raise if the plate of the data has another size than the data."""
-    for handler in _PYRO_STACK:
-        if isinstance(handler, plate) and handler.dim == -1:
-            size = handler.subsample_size
-            if size not in (1, num_data):
-                raise ValueError(
-                    f"site '{name}' has {num_data} data and stands in plate "
-                    f"'{handler.name}' of {size}. Make the plate as long as x, or take "
-                    "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
-                    "obs=y[rows]."
-                )
-
-
-def require_new_site(name: str, prior: dist.Distribution, infer: dict) -> str:
-    """The name under which handlers will record the site; raise if one has it already.
-
-    The handlers are asked from the inside out, as messages travel: ``scope`` renames,
-    and beyond a ``block`` that hides the site nobody sees it.
-    """
-    message: dict[str, Any] = {"type": "sample", "name": name, "fn": prior}
-    message |= {"infer": infer, "is_observed": False, "value": None}
-    for handler in reversed(_PYRO_STACK):
-        match handler:
-            case scope():
-                handler.process_message(message)
-            case block() if handler.hide_fn(message):
-                break
-            case trace() if message["name"] in handler.trace:
-                raise ValueError(
-                    f"the model has two sites named '{message['name']}'. Every process "
-                    "needs a name of its own; one process seen at several inputs is "
-                    "called several times: f(x1) - f(x2)."
-                )
-    return message["name"]

@@ -16,7 +16,7 @@ import numpy as np
 import numpyro
 from jaxtyping import Array, Float
 
-from svgp_ppl.checks import checked_inputs
+from svgp_ppl.checks import checked_inputs, require_count
 from svgp_ppl.inducing import kmeans
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import matmul
@@ -197,5 +197,4 @@ def compose(
 
 def _require_widths(widths: Sequence[int], what: str = "the width of a layer") -> None:
     for width in widths:
-        if not isinstance(width, int | np.integer) or width < 1:
-            raise ValueError(f"{what} must be a positive integer, and is {width!r}.")
+        require_count(width, what)

@@ -3,11 +3,11 @@
     Σ_n E_{q(f_n)} log p(y_n|f_n) − Σ_groups KL( q(v) ‖ N(0, I) ) + the other sites
 
 
-The guide runs first. Where it holds a belief that can be marginalised, the model's site
-of v receives the belief itself in place of a draw from it; latents then have Gaussian
-marginals and ``observe`` sites give expectations. All other latent sites are sampled
-and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and beliefs, no
-kernels.
+The guide runs first. Where its q(v) can be marginalised, the model's site of v receives
+the distribution itself in place of a draw from it; latents then have Gaussian marginals
+and ``observe`` sites give variational expectations. All other latent sites are sampled
+and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and
+distributions, no kernels.
 """
 
 from typing import Any, get_args
@@ -17,27 +17,28 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
 from numpyro.distributions.util import scale_and_mask
-from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.beliefs import Entropy, group_of, is_belief, kl_to_white
-from svgp_ppl.primitives import is_inducing
+from svgp_ppl.handlers import marginalised, trace_of
+from svgp_ppl.primitives import expected_of
+from svgp_ppl.variational import Entropy, group_of, prior_kl
 
-__all__ = ["MarginalELBO", "hold_beliefs", "marginalised"]
+__all__ = ["MarginalELBO", "require_data"]
 
 
 class MarginalELBO(ELBO):
     """Evidence lower bound with the whitened values integrated out in closed form.
 
-    For ``numpyro.infer.SVI(..., loss=MarginalELBO())``. With a Gaussian belief, point
+    For ``numpyro.infer.SVI(..., loss=MarginalELBO())``. With a Gaussian q(v), point
     estimates for the rest and a deterministic expectation, the loss has no noise. A
-    belief outside ``beliefs`` (a normalising flow, say) is sampled like any other site.
+    q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
+    site.
     A guide whose other sites depend on the draw of v is not supported.
 
     Args:
         num_particles: Draws of the other latent sites per evaluation.
         vectorize_particles: ``True`` for ``vmap``, ``False`` for a loop, or a callable.
-        entropy: Entropy of a mixture belief: ``"jensen"``, a deterministic lower bound
+        entropy: Entropy of a mixture q(v): ``"jensen"``, a deterministic lower bound
             (Dezfouli & Bonilla 2015, eq. 19); ``"pairwise"``, another, exact for
             components that are equal or far apart (Kolchinsky & Tracey 2017); or
             ``"monte_carlo"``, unbiased.
@@ -83,11 +84,12 @@ class MarginalELBO(ELBO):
 
     def _bound(self, key, params, model, guide, args, kwargs):
         key_model, key_guide, key_entropy = random.split(key, 3)
-        seeded_guide = substitute(seed(guide, key_guide), data=params)
-        guide_trace = trace(seeded_guide).get_trace(*args, **kwargs)
+        guide_trace = trace_of(guide, args, kwargs, key=key_guide, values=params)
         params = {**params, **_mutable(guide_trace)}
-        held = hold_beliefs(seed(model, key_model), guide_trace)
-        model_trace = trace(substitute(held, data=params)).get_trace(*args, **kwargs)
+        model_trace = trace_of(
+            model, args, kwargs, key=key_model, values=params, guide_trace=guide_trace
+        )
+        require_data(model_trace)
 
         bound, groups = jnp.zeros(()), {}
         for name, site in model_trace.items():
@@ -96,17 +98,15 @@ class MarginalELBO(ELBO):
             if isinstance(site["value"], dist.Distribution):
                 groups[group_of(name, site["value"])] = (site["value"], site["scale"])
             else:
-                if is_inducing(site):
-                    _require_in_guide(name, site, guide_trace)
                 bound += _log_prob(site)
         integrated_out = marginalised(model_trace)
         for name, site in guide_trace.items():
             if site["type"] == "sample" and name not in integrated_out:
                 bound -= _log_prob(site)
         keys = random.split(key_entropy, max(len(groups), 1))
-        for (belief, scale), one_key in zip(groups.values(), keys):
-            divergence = kl_to_white(
-                belief,
+        for (qv, scale), one_key in zip(groups.values(), keys):
+            divergence = prior_kl(
+                qv,
                 entropy=self.entropy,
                 key=one_key,
                 num_draws=self.num_entropy_draws,
@@ -116,37 +116,24 @@ class MarginalELBO(ELBO):
         return bound, mutable or None
 
 
-class hold_beliefs(replay):
-    """Replay a guide, with beliefs in place of the draws of whitened values.
+def require_data(model_trace: dict[str, dict]) -> None:
+    """Raise unless the model has data, at each of its ``observe`` sites.
 
-    A NumPyro handler: a model under it sees each process with its belief in force.
+    Without them a bound is that of another model, in which the missing data are latent.
     """
-
-    def __init__(self, fn=None, trace=None):
-        super().__init__(fn, trace)
-
-    def process_message(self, msg):
-        """Give the site its belief, or what ``replay`` would."""
-        name = msg.get("name")
-        if msg["type"] == "sample" and is_inducing(msg) and name in self.trace:
-            belief = self.trace[name]["fn"]
-            # A point is left to replay: a guide may give it a log density of its own.
-            if is_belief(belief) and not isinstance(belief, dist.Delta):
-                msg["value"] = belief
-                return
-        infer = msg.get("infer", {})
-        super().process_message(msg)
-        if "inducing" in infer:  # replay puts the guide's in its place
-            msg["infer"] = {**msg["infer"], **infer}
-
-
-def marginalised(model_trace: dict[str, dict]) -> set[str]:
-    """Names of the guide's sites that the model holds as beliefs, not as draws."""
-    names = set()
     for name, site in model_trace.items():
-        if isinstance(site.get("value"), dist.Distribution):
-            names |= {name, group_of(name, site["value"])}
-    return names
+        if expected_of(site) is not None and not site["is_observed"]:
+            raise ValueError(
+                f"the observe site '{name}' has no data, so there is nothing to fit it "
+                "to: was y passed to the model, and on to obs=?"
+            )
+    if not any(
+        s["type"] == "sample" and s["is_observed"] for s in model_trace.values()
+    ):
+        raise ValueError(
+            "the model has no observed site: was y passed? Draws from its prior are "
+            "numpyro.infer.Predictive(model, num_samples=...)."
+        )
 
 
 def _log_prob(site: dict) -> jax.Array:
@@ -159,12 +146,3 @@ def _log_prob(site: dict) -> jax.Array:
 
 def _mutable(sites: dict) -> dict:
     return {n: s["value"] for n, s in sites.items() if s["type"] == "mutable"}
-
-
-def _require_in_guide(name: str, site: dict, guide_trace: dict) -> None:
-    if not site["is_observed"] and name not in guide_trace:
-        raise ValueError(
-            f"the guide has no site for the process '{name}'. Use "
-            f'gp.AutoGaussian(model), or add numpyro.sample("{name}", ...) with a '
-            f"distribution over v, event shape {site['fn'].event_shape}."
-        )

@@ -2,7 +2,7 @@
 
 A latent with Q components is ρ_n = b_n + Σ_t w_tn f_{c(t)}(x_tn): a weighted sum of
 terms, each a process, one of its outputs, its inputs and a weight per datum. Under a
-Gaussian belief N(m, S) on the stacked whitened values,
+Gaussian q(v) N(m, S) on the stacked whitened values,
 
     E ρ_n   = b_n + Σ_t w_t ( m_c(x_t) + a_tᵀ m[c] )
     Cov ρ_n = Σ_{t,t'} w_t w_t' ( [c = c'] (k_c(x_t, x_t') − a_tᵀ a_t')
@@ -26,9 +26,15 @@ from jaxtyping import Array
 from svgp_ppl.checks import checked_inputs
 from svgp_ppl.kernels import Kernel
 from svgp_ppl.marginals import Marginal, Terms, View, joint_moments, marginal_moments
-from svgp_ppl.realised import Realised
+from svgp_ppl.variational.sample_path import SamplePath
 
-__all__ = ["Latent", "SparseGP", "stack"]
+__all__ = ["NOT_AN_ARRAY", "Latent", "SparseGP", "stack"]
+
+NOT_AN_ARRAY = (
+    "a latent, what f(x) returns, is not an array: its values are not known. Put the "
+    "function into the likelihood, as in gp.observe('y', lambda f: dist.Poisson("
+    "jnp.exp(f)), f(x), obs=y); its moments are f(x).mean and f(x).variance."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +48,7 @@ class SparseGP:
         kernel: Covariance function.
         z: Inducing inputs, [M, D].
         scale_tril: L with L Lᵀ = k(z, z) + jitter I.
-        belief: What is held of v: a NumPyro distribution.
+        qv: The variational distribution of v: a NumPyro distribution.
         mean: Mean function x -> [N] (or [N, P]), or None for zero.
         num_outputs: P, or None for one output without an axis of its own.
     """
@@ -51,7 +57,7 @@ class SparseGP:
     kernel: Kernel
     z: Array
     scale_tril: Array
-    belief: dist.Distribution
+    qv: dist.Distribution
     mean: Callable | None = None
     num_outputs: int | None = None
 
@@ -68,8 +74,8 @@ class SparseGP:
         offsets: tuple = (0.0,) * outputs
         if self.mean is not None:
             offsets = self._mean_values(x_checked, outputs)
-        if isinstance(self.belief, Realised):  # one function: values, nothing open
-            values = self.belief.at(self, x_checked, source=x)
+        if isinstance(self.qv, SamplePath):  # one function: values, nothing open
+            values = self.qv.at(self, x_checked, source=x)
             terms = ({},) * outputs
             offsets = tuple(b + value for b, value in zip(offsets, values))
         return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
@@ -100,8 +106,17 @@ class Latent:
     num_data: int
     is_single: bool
 
-    # NumPy must not take an array times a latent apart element by element.
+    # Neither NumPy nor pandas may take an array times a latent apart by its elements.
     __array_ufunc__ = None
+    __pandas_priority__ = 10_000
+
+    def __array__(self, *_, **__):
+        """A latent has no values.
+
+        Raises:
+            ValueError: Always: says what to write in place of ``np.exp(f(x))``.
+        """
+        raise ValueError(NOT_AN_ARRAY)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -229,7 +244,7 @@ class Latent:
         return jnp.stack(rows)
 
     def marginal(self, chunk_size: int | None = None) -> Marginal:
-        """Distribution of the latent at each datum, under the belief in force.
+        """Distribution of the latent at each datum, under the q(v) in force.
 
         Args:
             chunk_size: Evaluate so many data at a time (recomputed in the backward
@@ -256,7 +271,7 @@ class Latent:
 
     @property
     def variance(self) -> Array:
-        """Var ρ_n, [N] or [N, Q] (that of the mixture, where the belief is one)."""
+        """Var ρ_n, [N] or [N, Q] (that of the mixture, where the q(v) is one)."""
         return self.marginal().total_variance
 
     @property

@@ -1,4 +1,4 @@
-"""From weighted terms and a belief to moments: the formulas of ``latent``.
+"""From weighted terms and q(v) to moments: the formulas of ``latent``.
 
 An element is one output of one process at one set of inputs. The moments of all
 elements are formed first, [E, N], and [E, E, N] where some of them are dependent; the
@@ -15,7 +15,9 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from svgp_ppl.beliefs import (
+from svgp_ppl.linalg import matmul, solve_lower
+from svgp_ppl.linalg.projection import whitened_moments
+from svgp_ppl.variational import (
     Projected,
     full_gaussian,
     group_of,
@@ -23,8 +25,6 @@ from svgp_ppl.beliefs import (
     log_weights,
     project,
 )
-from svgp_ppl.linalg import matmul, solve_lower
-from svgp_ppl.whitened import whitened_moments
 
 __all__ = ["Marginal", "Terms", "View", "joint_moments", "marginal_moments"]
 
@@ -183,7 +183,7 @@ def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]
 
 
 class _Seen(NamedTuple):
-    """A view evaluated: a [M, N], the belief's share of it, and the variances."""
+    """A view evaluated: a [M, N], the q(v)'s share of it, and the variances."""
 
     x: Array
     a: Array
@@ -195,7 +195,7 @@ def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
     """a = L⁻¹ k(z, x) and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a, here and nowhere else."""
     process = view.process
     a = solve_lower(process.scale_tril, process.kernel(process.z, x))
-    projected = project(process.belief, a)
+    projected = project(process.qv, a)
     # The first difference is positive up to the rounding of the factorisation.
     residual = process.kernel.diagonal(x) - jnp.sum(jnp.square(a), axis=0)
     variance = jnp.maximum(residual, 0.0)
@@ -207,7 +207,7 @@ def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
 def _moments(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
     """Mean and variance of every output, [.., P, N], where no covariance is needed."""
     process = view.process
-    gaussian = full_gaussian(process.belief)
+    gaussian = full_gaussian(process.qv)
     # In float32 the fast form is off by up to 3e-4 of the bound.
     if gaussian is None or x.dtype != jnp.float64:
         seen = _project(view, x)
@@ -261,13 +261,13 @@ def _elements(terms: tuple[Terms, ...]) -> list[Element]:
 
 
 def _depend(e: Element, d: Element) -> bool:
-    """Whether two elements can be correlated under the belief."""
+    """Whether two elements can be correlated under the q(v)."""
     (view, p), (other, q) = e, d
     if view.process.name == other.process.name and p == q:
         return True
     mine, theirs = view.process, other.process
-    same = group_of(mine.name, mine.belief) == group_of(theirs.name, theirs.belief)
-    return same and is_coupled(mine.belief) and is_coupled(theirs.belief)
+    same = group_of(mine.name, mine.qv) == group_of(theirs.name, theirs.qv)
+    return same and is_coupled(mine.qv) and is_coupled(theirs.qv)
 
 
 def _are_independent(elements: list[Element]) -> bool:
@@ -282,17 +282,17 @@ def _is_identity(terms: tuple[Terms, ...], elements: list[Element]) -> bool:
 
 
 def _shared_log_weights(views: list[View]) -> Array | None:
-    """The mixture weights of the belief; a latent can see only one mixture."""
+    """The mixture weights of the q(v); a latent can see only one mixture."""
     groups = {}
     for process in (view.process for view in views):
-        weights = log_weights(process.belief)
+        weights = log_weights(process.qv)
         if weights is not None:
-            groups[group_of(process.name, process.belief)] = weights
+            groups[group_of(process.name, process.qv)] = weights
     if len(groups) > 1:
         raise ValueError(
             f"one latent depends on {len(groups)} separate mixtures "
-            f"({sorted(groups)}); components are shared by all processes of a belief: "
-            "give them one joint belief with beliefs.split."
+            f"({sorted(groups)}); components are shared by all processes of a q(v): "
+            "give them one joint q(v) with variational.split."
         )
     return next(iter(groups.values()), None)
 

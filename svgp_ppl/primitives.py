@@ -2,10 +2,10 @@
 
 A model written with them is an ordinary NumPyro model. ``sparse_gp`` is a sample site
 of whitened values v ~ N(0, I), u = m(z) + L v; ``observe`` is an observed site whose
-log probability is E_{p(f|v)} log p(y|f). What is held of v decides the reading:
+log probability is E_{p(f|v)} log p(y|f). What takes the place of v decides the reading:
 
     a point   -> log density of (v, θ), for HMC (Hensman et al. 2015)
-    a belief  -> the bound Σ_n E_q log p(y_n|f_n) − KL(q(v) ‖ N(0, I)), for SVI.
+    a q(v)  -> the bound Σ_n E_q log p(y_n|f_n) − KL(q(v) ‖ N(0, I)), for SVI.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,39 @@ import numpyro
 import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
-from numpyro.primitives import _PYRO_STACK, apply_stack
 
 from svgp_ppl.checks import (
+    InvalidRow,
     checked_inputs,
     in_words,
     is_concrete,
+    require_count,
     require_finite,
-    require_fitting_plate,
-    require_new_site,
+    require_positive,
 )
-from svgp_ppl.expectations import Method, expectation, is_random, shifted
-from svgp_ppl.kernels import as_kernel
+from svgp_ppl.expectations import (
+    Method,
+    is_random,
+    log_predictive_density,
+    predictive_mean_and_variance,
+    shifted,
+    variational_expectation,
+)
+from svgp_ppl.handlers import (
+    marked_deterministic,
+    random_key,
+    require_fitting_plates,
+    require_new_site,
+    unwrapped,
+)
+from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent, SparseGP
 from svgp_ppl.linalg import cholesky, safe_sqrt
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import log_predictive_density, predictive_mean_and_variance
 
 __all__ = [
     "Expected",
-    "is_expected",
-    "is_inducing",
-    "is_layer",
+    "expected_of",
     "observe",
     "propagate",
     "sparse_gp",
@@ -86,40 +97,29 @@ def sparse_gp(
         ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
     """
     z = checked_inputs(z, f"the inducing inputs z of process '{name}'")
-    _require_positive(num_outputs, f"num_outputs of process '{name}'")
+    if num_outputs is not None:
+        num_outputs = require_count(num_outputs, f"num_outputs of process '{name}'")
     kernel = as_kernel(kernel)
+    for field, value in kernel_values(kernel).items():
+        is_variance = field.endswith("variance")
+        require_positive(value, f"the {field} of process '{name}'", or_zero=is_variance)
     shape = (len(z),) if num_outputs is None else (num_outputs, len(z))
     prior = dist.Normal(jnp.zeros(shape, z.dtype), 1.0).to_event(len(shape))
     infer = {"inducing": {"kernel": kernel, "z": z, "jitter": jitter}}
     full_name = require_new_site(name, prior, infer)
-    held = numpyro.sample(name, prior, infer=infer)
-    belief: Any = held
-    if not isinstance(held, dist.Distribution):
-        if jnp.shape(held) != shape:
+    value = numpyro.sample(name, prior, infer=infer)
+    qv: Any = value
+    if not isinstance(value, dist.Distribution):
+        if jnp.shape(value) != shape:
             raise ValueError(
                 f"the whitened values of process '{name}' must have shape {shape} and "
-                f"have {jnp.shape(held)}. A guide has to give them that event shape; "
+                f"have {jnp.shape(value)}. A guide has to give them that event shape; "
                 "and a process cannot stand inside a plate (ask for several with "
                 "num_outputs)."
             )
-        belief = dist.Delta(held, event_dim=len(shape))
+        qv = dist.Delta(value, event_dim=len(shape))
     scale_tril = cholesky(kernel(z), jitter)
-    return SparseGP(full_name, kernel, z, scale_tril, belief, mean, num_outputs)
-
-
-def is_expected(site: dict) -> bool:
-    """Whether a site of a trace is data under a process, as ``observe`` gives them."""
-    return site["type"] == "sample" and isinstance(site["fn"], Expected)
-
-
-def is_inducing(site: dict) -> bool:
-    """Whether a site of a trace holds the whitened values of a process."""
-    return site["type"] == "sample" and "inducing" in site["infer"]
-
-
-def is_layer(site: dict) -> bool:
-    """Whether a site of a trace holds the draw of a layer."""
-    return site["type"] == "deterministic" and "layer" in site.get("infer", {})
+    return SparseGP(full_name, kernel, z, scale_tril, qv, mean, num_outputs)
 
 
 def observe(
@@ -157,19 +157,31 @@ def observe(
             f"site '{name}' observes a latent, what f(x) returns, and got a "
             f"{type(latent).__name__}. For ordinary arrays use numpyro.sample."
         )
-    _require_positive(chunk_size, f"chunk_size of site '{name}'")
+    if isinstance(likelihood, type):
+        raise ValueError(
+            f"the likelihood of site '{name}' is the class {likelihood.__name__}. An "
+            f"object of it is made first: {likelihood.__name__}()."
+        )
+    if isinstance(likelihood, dist.Distribution) or not callable(likelihood):
+        raise ValueError(
+            f"the likelihood of site '{name}' is a function of f, such as "
+            "lambda f: dist.Poisson(jnp.exp(f)) or gp.likelihoods.Poisson(), and not a "
+            f"{type(likelihood).__name__}."
+        )
+    if chunk_size is not None:
+        chunk_size = require_count(chunk_size, f"chunk_size of site '{name}'")
     width = 1 if latent.is_single else latent.shape[1]
-    key = numpyro.prng_key() if is_random(method, width) and _PYRO_STACK else None
+    key = random_key() if is_random(method, width) else None
     expected = Expected(
         likelihood, latent, method=method, chunk_size=chunk_size, key=key
     )
     expected.require_valid(name, obs)
-    require_fitting_plate(name, latent.num_data)
+    require_fitting_plates(name, latent.num_data)
     return numpyro.sample(name, expected, obs=obs)
 
 
 class Expected(dist.Distribution):
-    """Observations given a latent that is known up to a belief.
+    """Observations given a latent that is known up to its q(v).
 
     ``log_prob(y)`` is the expectation E_q log p(y|f) [N], the term of the bound;
     ``log_predictive(y)`` is log E_q p(y|f) [N]; ``sample`` draws f, then y.
@@ -216,7 +228,7 @@ class Expected(dist.Distribution):
 
     def log_prob(self, value, intermediates=None):
         """E_q log p(value_n | f_n), [N]."""
-        return expectation(
+        return variational_expectation(
             self.likelihood,
             jnp.asarray(value),
             self.marginal(),
@@ -277,13 +289,26 @@ class Expected(dist.Distribution):
             )
         require_finite(obs, f"the data of site '{name}'")
         if is_concrete(obs):
-            inside = self.support(jnp.asarray(obs))
+            data = np.asarray(obs)
+            inside = self.support(data)
             if is_concrete(inside) and not np.all(inside):
-                worst = np.asarray(obs)[~np.broadcast_to(np.asarray(inside), came)][0]
-                raise ValueError(
-                    f"the data of site '{name}' must lie in the support of the "
-                    f"likelihood, {in_words(self.support)}; among them is {worst}."
+                first = tuple(np.argwhere(~np.broadcast_to(inside, came))[0])
+                raise InvalidRow(
+                    lambda row: (
+                        f"the data of site '{name}' must lie in the support of the "
+                        f"likelihood, {in_words(self.support)}; among them is "
+                        f"{data[first]} (row {row})."
+                    ),
+                    int(first[0]),
                 )
+
+
+def expected_of(site: dict) -> Expected | None:
+    """What ``observe`` made of a site of a trace, whatever masks it; None otherwise."""
+    if site["type"] != "sample":
+        return None
+    distribution, _ = unwrapped(site["fn"])
+    return distribution if isinstance(distribution, Expected) else None
 
 
 def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
@@ -295,15 +320,15 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     drawn anew each step; under MCMC it stays as it is for the life of a run.
 
     Raises:
-        ValueError: The belief is a mixture; or there is no ``numpyro.handlers.seed``.
+        ValueError: The q(v) is a mixture; or there is no ``numpyro.handlers.seed``.
     """
     marginal = latent.marginal()
     if marginal.log_weights is not None:
         raise ValueError(
-            f"layer '{name}' cannot propagate a mixture belief: its components would "
-            "be forgotten between layers. Use a Gaussian belief in a deep model."
+            f"layer '{name}' cannot propagate a mixture q(v): its components would "
+            "be forgotten between layers. Use a Gaussian q(v) in a deep model."
         )
-    key = numpyro.prng_key() if _PYRO_STACK else None
+    key = random_key()
     if key is None:
         raise ValueError(
             f"layer '{name}' draws random numbers; run the model under "
@@ -311,19 +336,6 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
         )
     noise = random.normal(key, marginal.mean.shape, marginal.mean.dtype)
     value = marginal.mean + safe_sqrt(marginal.variance) * noise
-    # numpyro.deterministic, marked as a layer: nobody stores its draws.
-    message = {
-        "type": "deterministic",
-        "name": name,
-        "value": value.reshape(latent.num_data, -1),
-        "cond_indep_stack": [],
-        "infer": {"layer": latent.process_names},
-    }
-    return apply_stack(message)["value"]
-
-
-def _require_positive(value, what: str) -> None:
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(
-            f"{what} must be a positive integer or None, and is {value!r}."
-        )
+    # Marked as a layer: nobody stores its draws.
+    value = value.reshape(latent.num_data, -1)
+    return marked_deterministic(name, value, {"layer": latent.process_names})

@@ -46,6 +46,9 @@ def forget_programs():
     """What was compiled fills gigabytes: it goes when there are too many of them."""
     yield
     if _peak_memory() > 4e9:
+        from svgp_ppl.compilation import forget_programs
+
+        forget_programs()
         jax.clear_caches()
 
 
@@ -67,3 +70,8 @@ def as_users_call():
 
 
 both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)
+
+# Where the subject is not numerics: single precision with the slow tests.
+mostly_double = pytest.mark.parametrize(
+    "precision", [pytest.param(32, marks=pytest.mark.slow), 64], indirect=True
+)

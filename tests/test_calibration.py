@@ -21,7 +21,7 @@ from scipy.stats import chi2
 import svgp_ppl as gp
 from svgp_ppl import diagnostics
 from svgp_ppl.mcmc import HMC, NUTS, Gibbs
-from svgp_ppl.mcmc.target import make_target
+from svgp_ppl.mcmc.target import Target
 
 X = np.linspace(0.0, 2.0, 6)[:, None]
 NAMES = ("lengthscale", "variance", "f")
@@ -61,7 +61,7 @@ def unconstrained(values):
 
 @pytest.fixture
 def target():
-    return make_target(random.key(0), model, (X, np.zeros(len(X), int)), {}, {})
+    return Target(random.key(0), model, (X, np.zeros(len(X), int)), {}, {})
 
 
 def from_prior(target):
@@ -109,7 +109,7 @@ def test_ranks_of_the_truth_are_uniform(sampler, start_of, target):
         truth, y = simulate(key_truth)
 
         def logdensity_fn(position):
-            return target.logdensity_fn(position, [X, y])
+            return target.logdensity_fn(position, target.data._replace(arrays=[X, y]))
 
         warmup = sampler.init(key_init, start(key_start, y), logdensity_fn)
         keys = random.split(key_run, num_warmup + thin * kept)
@@ -159,7 +159,9 @@ def test_gibbs_leaves_the_joint_distribution_invariant(inner, target):
         start, y = simulate(key_start)
 
         def logdensity_at(y):
-            return lambda position: target.logdensity_fn(position, [X, y])
+            return lambda position: target.logdensity_fn(
+                position, target.data._replace(arrays=[X, y])
+            )
 
         warmup = sampler.init(key, unconstrained(start), logdensity_at(y))
         tuned = warmup.tuned

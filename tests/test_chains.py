@@ -15,7 +15,7 @@ from svgp_ppl import diagnostics
 from svgp_ppl.mcmc import chains as chains_module
 from svgp_ppl.mcmc.chains import run_chains
 from svgp_ppl.mcmc.nuts import NUTS
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 SHAPE = 1.5  # of the gamma whose logarithm is sampled: skewness -1
 SCALE_TRIL = np.array([[1.0, 0.0], [2.4, 1.8]])  # sds 1 and 3, correlation 0.8
@@ -117,7 +117,7 @@ def assert_moments(draws, means, variances, min_ess=400):
             assert np.all(np.abs(error) < 5 * standard_error), (name, what, error)
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("metric", ["diagonal", "dense"])
 def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
     chains = run(sampler=NUTS(metric=metric), num_warmup=500, num_samples=1000)
@@ -189,12 +189,18 @@ def test_without_warmup_the_initial_step_size_is_used():
     assert chains.warmup_seconds == 0.0
 
 
+class Counter:
+    """An object is the same program when it changes; a list would be another."""
+
+    number = 0
+
+
 def test_each_phase_is_traced_once_and_a_second_run_not_at_all():
     def count_traces(block_size):
-        traces = []
+        traces = Counter()
 
         def logdensity_fn(position, data):
-            traces.append(None)
+            traces.number += 1
             return skewed_logdensity(position, data)
 
         def draw(data):
@@ -202,11 +208,11 @@ def test_each_phase_is_traced_once_and_a_second_run_not_at_all():
             return run(sampler=RandomWalk(), data=jnp.asarray(data), **options)
 
         first = draw(LOCATION)
-        after_first = len(traces)
+        after_first = traces.number
         second = draw(LOCATION)
         # Data are an argument, not a constant: other data give other draws.
         third = draw(-LOCATION)
-        assert len(traces) == after_first
+        assert traces.number == after_first
         np.testing.assert_array_equal(first.draws["pair"], second.draws["pair"])
         assert not np.allclose(first.draws["pair"], third.draws["pair"])
         return after_first
@@ -227,22 +233,20 @@ class FakeBar:
     updates: dict
     interrupt: tuple | None = None  # (phase, number of the update or text)
 
-    def __init__(self, total, desc, disable):
-        self.name, self.postfix = desc, None
-        self.updates[desc] = []
+    def __init__(self, total, what, show):
+        self.name, self.postfix = what, None
+        self.updates[what] = []
 
-    def __enter__(self):
-        return self
+    def reset(self):
+        pass
 
-    def __exit__(self, *_):
+    def close(self):
         pass
 
     def set_postfix_str(self, text):
         if self.interrupt == (self.name, text):
             raise KeyboardInterrupt
-
-    def set_postfix(self, postfix):
-        self.postfix = postfix
+        self.postfix = text
 
     def update(self, length):
         self.updates[self.name].append((length, self.postfix))
@@ -253,20 +257,20 @@ class FakeBar:
 @pytest.fixture
 def bar(monkeypatch):
     kind = type("Bar", (FakeBar,), {"updates": {}})
-    monkeypatch.setattr(chains_module, "tqdm", kind)
+    monkeypatch.setattr(chains_module, "progress_bar", kind)
     return kind
 
 
 @pytest.mark.parametrize(
-    ("num_samples", "lengths"), [(60, [3] * 20), (46, [2] * 23), (61, [3] * 20 + [1])]
+    ("num_samples", "lengths"), [(60, [2] * 30), (46, [2] * 23), (61, [3] * 20 + [1])]
 )
-def test_a_bar_moves_twenty_to_fifty_times(bar, num_samples, lengths):
+def test_a_bar_moves_twenty_to_thirty_times(bar, num_samples, lengths):
     chains = run(sampler=RandomWalk(), num_samples=num_samples, num_warmup=13)
     assert [length for length, _ in bar.updates["sample"]] == lengths
     assert [length for length, _ in bar.updates["warmup"]] == [1] * 13
     assert chains.draws["pair"].shape == (3, num_samples, 2)
     rate = np.mean(chains.stats["acceptance_rate"][:, -lengths[-1] :])
-    assert bar.updates["sample"][-1][1] == {"acceptance_rate": f"{rate:.3g}"}
+    assert bar.updates["sample"][-1][1] == f"acceptance_rate {rate:.3g}"
 
 
 def test_the_bar_counts_divergences(bar):
@@ -274,8 +278,9 @@ def test_the_bar_counts_divergences(bar):
     chains = run(sampler=NUTS(initial_step_size=50.0), num_warmup=0, block_size=10)
     shown = [postfix for _, postfix in bar.updates["sample"]]
     counts = np.cumsum(chains.stats["diverging"].sum(axis=0))[9::10]
-    assert [postfix["divergences"] for postfix in shown] == counts.tolist()
-    assert counts[-1] > 60 and shown[0]["step_size"] == "50"
+    for count, words in zip(counts, shown):
+        assert words.startswith(f"divergences {count}, step_size 50")
+    assert counts[-1] > 60
 
 
 def test_an_interrupt_while_sampling_keeps_the_draws(bar):
@@ -299,8 +304,10 @@ def test_the_bar_is_optional(capsys):
     assert capsys.readouterr() == ("", "")
     run(sampler=RandomWalk(), progress=True)
     shown = capsys.readouterr().err
-    assert "warmup: 100%" in shown and "sample: 100%" in shown
-    assert "acceptance_rate=" in shown
+    # Not on a terminal: a few plain lines.
+    assert "warmup 40/40 [" in shown and "sample 40/40 [" in shown
+    assert "compiling\n" in shown and "acceptance_rate " in shown
+    assert 10 < len(shown.splitlines()) < 26 and "\r" not in shown
 
 
 def test_impossible_arguments_are_refused():

@@ -14,8 +14,10 @@ from jax import random
 from numpyro.infer import SVI
 
 import svgp_ppl as gp
-from svgp_ppl.checkpoints import as_stored, read, write
-from svgp_ppl.minibatches import Minibatches
+from svgp_ppl import progress
+from svgp_ppl.fitting import checkpoints
+from svgp_ppl.fitting.checkpoints import as_stored, read, write
+from svgp_ppl.fitting.minibatches import Minibatches
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 from tests.test_minibatches import B, N, X, Y, model
 
@@ -65,15 +67,14 @@ class Killed(BaseException):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_cut_off_and_resumed(optimizer, whole, tmp_path, monkeypatch):
     # Ended in the middle by what no handler catches: what is there is the checkpoint.
-    module = sys.modules["svgp_ppl.fit"]
-    monkeypatch.setattr(module, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
 
     def end(bar, text):
-        bar.seen = getattr(bar, "seen", 0) + 1
+        bar.seen = getattr(bar, "seen", 0) + (text != "compiling")
         if bar.seen == 3:
             raise Killed
 
-    monkeypatch.setattr(module.tqdm, "set_postfix_str", end)
+    monkeypatch.setattr(progress.tqdm, "set_postfix_str", end)
     with pytest.raises(Killed):
         run(optimizer, 60, checkpoint=tmp_path / "fit")
     monkeypatch.undo()
@@ -91,7 +92,7 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import svgp_ppl as gp
-sys.modules["svgp_ppl.fit"]._SECONDS_BETWEEN_CHECKPOINTS = 0.0
+sys.modules["svgp_ppl.fitting.checkpoints"]._SECONDS_BETWEEN = 0.0
 from tests.test_checkpoints import run
 run({optimizer!r}, 1_000_000, checkpoint={str(path)!r})
 """
@@ -193,7 +194,7 @@ def test_another_optimizer_starts_from_guide_and_params(whole):
     exact = SVI(model, before.guide, optax.sgd(0.0), gp.MarginalELBO())
     at = exact.init(random.key(0), X, Y, init_params=before.params)
     data = Minibatches((X, Y), {}, B, after.seed)
-    (x, y), _ = data.arguments(0)
+    (x, y), _ = data.at(data.block(0, 1, 1), 0)
     expected = exact.evaluate(at, x, y, num_data=N)
     np.testing.assert_allclose(after.losses[0], expected, rtol=1e-9)
     with pytest.raises(ValueError, match=r"values of \['other'\], and the parameters"):

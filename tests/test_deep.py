@@ -14,7 +14,8 @@ from numpyro.infer.util import log_density
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
-from svgp_ppl.mcmc.target import make_target
+from svgp_ppl.handlers import replay_distributions
+from svgp_ppl.mcmc.target import Target
 from tests.models import Walk, projection
 
 X = np.linspace(-1.0, 1.0, 12)[:, None]
@@ -49,8 +50,8 @@ def posterior():
     }
 
 
-def held_at(belief):
-    """The inner latent's draws and moments under a belief over its v."""
+def held_at(qv):
+    """The inner latent's draws and moments under a q(v) over its v."""
 
     def model(x):
         inner = gp.sparse_gp("inner", gp.kernels.RBF(0.3, 0.8), Z_INNER, num_outputs=2)
@@ -59,11 +60,11 @@ def held_at(belief):
         return gp.propagate("h", latent)
 
     moments = []
-    site = handlers.seed(lambda: numpyro.sample("inner", belief), random.key(0))
+    site = handlers.seed(lambda: numpyro.sample("inner", qv), random.key(0))
     guide_trace = handlers.trace(site).get_trace()
 
     def draw(key):
-        held = gp.elbo.hold_beliefs(handlers.seed(model, key), guide_trace)
+        held = replay_distributions(handlers.seed(model, key), guide_trace)
         return held(X)
 
     draws = jax.vmap(draw)(random.split(random.key(1), 4000))
@@ -75,8 +76,8 @@ def test_draws_of_a_layer_have_its_mean_and_variance():
     # 2 × 24 comparisons at 5 standard errors: fails by chance once in 3e4 keys.
     loc = jnp.array([[0.5, -1.0, 1.5, 0.2], [1.0, 0.0, -0.7, 0.9]])
     scale_tril = 0.4 * jnp.eye(4) + 0.3 * jnp.tril(jnp.ones((4, 4)))
-    belief = dist.MultivariateNormal(loc, scale_tril=scale_tril).to_event(1)
-    draws, (mean, variance) = held_at(belief)
+    qv = dist.MultivariateNormal(loc, scale_tril=scale_tril).to_event(1)
+    draws, (mean, variance) = held_at(qv)
     assert draws.shape == (4000, 12, 2)
     a, residual = projection(X, Z_INNER, 0.3, 0.8)
     np.testing.assert_allclose(mean, a @ np.asarray(loc).T, atol=1e-6)
@@ -168,11 +169,11 @@ def test_deep_model_is_sampled_and_predicted():
 
 
 def test_density_is_averaged_over_the_nodes():
-    target = make_target(KEYS[0], deep_model, (X, Y), {}, {}, num_nodes=3)
+    target = Target(KEYS[0], deep_model, (X, Y), {}, {}, num_noise_draws=3)
     v = {"inner": 0.1 * jnp.arange(8.0).reshape(2, 4), "outer": jnp.arange(4.0)}
     each = [
         log_density(handlers.seed(deep_model, key), (X, Y), {}, v)[0]
-        for key in target.node_keys
+        for key in target.data.noise_keys
     ]
     assert len(set(map(float, each))) == 3
     density = target.logdensity_fn(v, target.data)
@@ -197,7 +198,7 @@ def test_density_of_many_nodes_is_the_integral_over_the_layer():
     product = np.outer(weights, weights).ravel() / (2 * np.pi)
     prior = sum(dist.Normal().log_prob(value).sum() for value in v.values())
 
-    target = make_target(KEYS[1], deep_model, (x, y), {}, {}, num_nodes=40_000)
+    target = Target(KEYS[1], deep_model, (x, y), {}, {}, num_noise_draws=40_000)
     density = target.logdensity_fn(v, target.data) - prior
     # 5 standard errors of the mean over the nodes.
     spread = np.sqrt(product @ (inside - product @ inside) ** 2 / 40_000)
@@ -215,21 +216,21 @@ def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
         num_chains=1,
         num_warmup=1,
         num_samples=2,
-        num_nodes=4,
+        num_noise_draws=4,
         log_likelihood=True,
         progress=False,
     )
     came = group(draws, "log_likelihood")["y"][0, 1]
     v = {n: value[0, 1] for n, value in group(draws, "posterior").items()}
     key_target = random.split(KEYS[1], 3)[0]
-    target = make_target(key_target, deep_model, (X, Y), {}, {}, num_nodes=4)
+    target = Target(key_target, deep_model, (X, Y), {}, {}, num_noise_draws=4)
 
     def density(key):
         run = handlers.substitute(handlers.seed(deep_model, key), data=v)
         site = handlers.trace(run).get_trace(X, Y)["y"]
         return site["fn"].log_predictive(Y)
 
-    each = np.stack([density(key) for key in target.node_keys])
+    each = np.stack([density(key) for key in target.data.noise_keys])
     np.testing.assert_allclose(came, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-9)
 
 
@@ -250,14 +251,14 @@ def test_posterior_of_few_nodes_is_near_that_of_many():
     guide = gp.AutoDeep(deep_model)
     fit = gp.fit(KEYS[0], deep_model, guide, X, Y, num_steps=1000, progress=False)
 
-    def moments(key, num_nodes, num_samples):
+    def moments(key, num_noise_draws, num_samples):
         draws = gp.sample(
             key,
             deep_model,
             X,
             Y,
             init=fit,
-            num_nodes=num_nodes,
+            num_noise_draws=num_noise_draws,
             num_warmup=300,
             num_samples=num_samples,
             progress=False,

@@ -18,11 +18,11 @@ from svgp_ppl.expectations import (
     QuasiMonteCarlo,
     average,
     default_method,
-    expectation,
     hermite_grid,
     is_random,
     normal_nodes,
     points,
+    variational_expectation,
 )
 from svgp_ppl.linalg import small_cholesky
 from svgp_ppl.marginals import Marginal
@@ -94,12 +94,14 @@ def test_several_correlated_components(kind, width):
     y = jnp.arange(N) % width if kind == "softmax" else jnp.array([-0.5, 0.3, 1.0])
     value, error = _brute_force(likelihood, y, marginal)
     method = None if width <= 3 else QuasiMonteCarlo(1024)
-    ours = jax.jit(lambda: expectation(likelihood, y, marginal, method=method))()
+    ours = jax.jit(
+        lambda: variational_expectation(likelihood, y, marginal, method=method)
+    )()
     # 1024 quasi-random points leave about 1 % of the spread of log p.
     rule = 0.0 if width <= 3 else 0.02 * error * 100_000**0.5
     assert np.all(np.abs(ours - value) < 5 * error + rule)
     uncorrelated = Marginal(marginal.mean, marginal.variance)
-    without = expectation(likelihood, y, uncorrelated, method=method)
+    without = variational_expectation(likelihood, y, uncorrelated, method=method)
     assert np.any(np.abs(without - value) > 10 * error)
 
 
@@ -147,7 +149,9 @@ def test_quasi_monte_carlo_beats_monte_carlo():
     def spread(keys):
         def values(method):
             return jax.vmap(
-                lambda key: expectation(_softmax, y, marginal, method=method, key=key)
+                lambda key: variational_expectation(
+                    _softmax, y, marginal, method=method, key=key
+                )
             )(keys)
 
         return [jnp.std(values(m), 0) for m in (QuasiMonteCarlo(128), MonteCarlo(128))]
@@ -170,15 +174,15 @@ def test_method_overrides_the_closed_form():
     """Three nodes miss exp(f), which the closed form has exactly."""
     mean, variance, y = jnp.zeros(N), jnp.full(N, 2.0), jnp.arange(N)
     marginal, poisson = Marginal(mean, variance), lk.Poisson()
-    exact = expectation(poisson, y, marginal, method=ClosedForm())
-    np.testing.assert_allclose(expectation(poisson, y, marginal), exact)
-    coarse = expectation(poisson, y, marginal, method=GaussHermite(3))
-    fine = expectation(poisson, y, marginal, method=GaussHermite(40))
+    exact = variational_expectation(poisson, y, marginal, method=ClosedForm())
+    np.testing.assert_allclose(variational_expectation(poisson, y, marginal), exact)
+    coarse = variational_expectation(poisson, y, marginal, method=GaussHermite(3))
+    fine = variational_expectation(poisson, y, marginal, method=GaussHermite(40))
     assert np.all(np.abs(coarse - exact) > 1e-3)
     np.testing.assert_allclose(fine, exact, rtol=1e-9)
     # Without a key the nodes stay what they are; with one they are drawn.
     draws = [
-        expectation(poisson, y, marginal, method=MonteCarlo(), key=key)
+        variational_expectation(poisson, y, marginal, method=MonteCarlo(), key=key)
         for key in (None, None, random.key(1), random.key(2))
     ]
     np.testing.assert_array_equal(draws[0], draws[1])
@@ -188,9 +192,11 @@ def test_method_overrides_the_closed_form():
 def test_wrong_methods_are_explained():
     marginal, y = Marginal(jnp.zeros(N), jnp.ones(N)), jnp.zeros(N)
     with pytest.raises(ValueError, match=r"StudentT has no closed-form.*GaussHermite"):
-        expectation(lk.StudentT(4.0), y, marginal, method=ClosedForm())
+        variational_expectation(lk.StudentT(4.0), y, marginal, method=ClosedForm())
     with pytest.raises(ValueError, match=r"function has no closed-form"):
-        expectation(lambda f: dist.Normal(f, 1.0), y, marginal, method=ClosedForm())
+        variational_expectation(
+            lambda f: dist.Normal(f, 1.0), y, marginal, method=ClosedForm()
+        )
 
 
 def test_method_of_a_site():

@@ -19,7 +19,7 @@ from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model
 
 DATA = (COUNTS_X, COUNTS_Y)
 KEY = 3
-MODULE = sys.modules["svgp_ppl.fit"]  # svgp_ppl.fit is the function
+MODULE = sys.modules["svgp_ppl.fitting.fit"]  # svgp_ppl.fitting.fit is the function
 
 
 @pytest.fixture(scope="module")
@@ -132,23 +132,23 @@ def test_tolerance_is_per_datum_and_held_parameters_are_waited_for(fitted):
 
     assert steps(tolerance=1.01 * gain / len(COUNTS_X)) == 20
     assert steps(tolerance=0.2 * gain / len(COUNTS_X)) > 20
-    assert steps(tolerance=1e6, hold={"z": 25}) == 50
+    assert steps(tolerance=1e6, freeze={"z": 25}) == 50
 
 
 # ----------------------------------------------------------------- interruption
 
 
 class StoppedBar:
-    """A progress bar at which Ctrl-C is pressed during the third update."""
+    """Interrupts at its third update."""
 
-    def __init__(self, **options):
+    def __init__(self, total, what, show):
         self.updates = 0
 
-    def __enter__(self):
-        return self
+    def reset(self):
+        pass
 
-    def __exit__(self, *error):
-        return None
+    def close(self):
+        pass
 
     def update(self, count):
         self.updates += 1
@@ -160,7 +160,7 @@ class StoppedBar:
 
 
 def test_interrupt_returns_the_fit_so_far(monkeypatch, fitted):
-    monkeypatch.setattr(MODULE, "tqdm", StoppedBar)
+    monkeypatch.setattr(MODULE, "progress_bar", StoppedBar)
     with pytest.warns(UserWarning, match=r"after 30 steps; continue with fit\(.*init="):
         stopped = gp.fit(
             random.key(KEY), counts_model, fitted.guide, *DATA, num_steps=60
@@ -181,10 +181,10 @@ def test_interrupt_returns_the_fit_so_far(monkeypatch, fitted):
 
 def test_interrupt_before_anything_is_done_is_raised(monkeypatch):
     class AtOnce(StoppedBar):
-        def __enter__(self):
+        def set_postfix_str(self, text):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(MODULE, "tqdm", AtOnce)
+    monkeypatch.setattr(MODULE, "progress_bar", AtOnce)
     with pytest.raises(KeyboardInterrupt):
         gp.fit(random.key(0), counts_model, AutoDelta(counts_model), *DATA, num_steps=1)
 
@@ -343,7 +343,8 @@ def test_unseen_guide_says_so(fitted):
 
 def test_guide_of_a_model_without_processes():
     def model():
-        numpyro.sample("scale", dist.HalfNormal())
+        scale = numpyro.sample("scale", dist.HalfNormal())
+        numpyro.sample("y", dist.Normal(0.0, scale), obs=1.0)
 
     guide = gp.AutoGaussian(model)
     with pytest.raises(ValueError, match="no sparse_gp site"):

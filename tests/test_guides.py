@@ -1,4 +1,4 @@
-"""Coupled and mixture beliefs: against closed forms, dense computations and draws."""
+"""Coupled and mixture guides: against closed forms, dense computations and draws."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from scipy.linalg import block_diag
 from scipy.stats import multivariate_normal
 
 import svgp_ppl as gp
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import Walk, rbf
 
 # ---------------------------------- a sum of two processes, everything but v known
@@ -200,7 +200,7 @@ def first_of(params):
     return {n.removesuffix("s"): v[0] for n, v in params.items() if n != "auto_logits"}
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize(
     ("covariance", "entropy"), [("diagonal", "jensen"), ("full", "monte_carlo")]
 )
@@ -243,7 +243,7 @@ def test_mixture_equals_one_over_the_stacked_values(covariance, entropy):
         )
         value = numpyro.sample("v", joint, infer={"is_auxiliary": True})
         shapes = dict.fromkeys(PROCESSES, (7,))
-        for name, block in gp.beliefs.split("v", joint, value, shapes).items():
+        for name, block in gp.variational.split("v", joint, value, shapes).items():
             numpyro.sample(name, block)
 
     loss = gp.MarginalELBO(entropy=entropy, num_entropy_draws=4000)
@@ -261,30 +261,28 @@ def test_pairwise_bound_is_exact_for_equal_and_for_distant_components():
     for name in PROCESSES:  # two components of one covariance
         tril = params[f"auto_{name}_scale_trils"]
         params[f"auto_{name}_scale_trils"] = jnp.stack([tril[0], tril[0]])
-    belief = gp.AutoMixture(additive, 2, "full")
-    loss_of(belief, params)
+    qv = gp.AutoMixture(additive, 2, "full")
+    loss_of(qv, params)
 
     def divergence(apart, entropy):
         moved = dict(params)
         for name in PROCESSES:
             loc = params[f"auto_{name}_locs"][0]
             moved[f"auto_{name}_locs"] = jnp.stack([loc, loc + apart])
-        held = belief._fitted(moved)["auto_mixture"].belief
-        return gp.beliefs.kl_to_white(held, entropy=entropy, key=random.key(0))
+        held = qv._fitted(moved)["auto_mixture"].qv
+        return gp.variational.prior_kl(held, entropy=entropy, key=random.key(0))
 
     # Equal: the divergence of the one Gaussian. Far apart: less by log 2.
     single = first_of(params)
     gaussian = gp.AutoGaussian(additive)
     loss_of(gaussian, single)
     expected = sum(
-        gp.beliefs.kl_to_white(h.belief) for h in gaussian._fitted(single).values()
+        gp.variational.prior_kl(h.qv) for h in gaussian._fitted(single).values()
     )
     np.testing.assert_allclose(divergence(0.0, "pairwise"), expected, rtol=1e-10)
     far = divergence(50.0, "pairwise")
     moved = {n: v + 50.0 if n.endswith("_loc") else v for n, v in single.items()}
-    other = sum(
-        gp.beliefs.kl_to_white(h.belief) for h in gaussian._fitted(moved).values()
-    )
+    other = sum(gp.variational.prior_kl(h.qv) for h in gaussian._fitted(moved).values())
     np.testing.assert_allclose(far, (expected + other) / 2 - np.log(2), rtol=1e-12)
     np.testing.assert_allclose(far, divergence(50.0, "monte_carlo"), atol=5.0)
     jensen = divergence(50.0, "jensen")
@@ -388,10 +386,8 @@ def test_two_components_find_both_modes():
     y = (1.0 + 0.3 * np.sin(x[:, 0])) * (0.9 + 0.2 * np.cos(x[:, 0]))
     # Weights learned slowly: no component may win before both have found a mode.
     optimizer = optax.multi_transform(
-        {"belief": optax.adam(2e-2), "weights": optax.adam(2e-4)},
-        lambda params: {
-            n: "weights" if n == "auto_logits" else "belief" for n in params
-        },
+        {"q(v)": optax.adam(2e-2), "weights": optax.adam(2e-4)},
+        lambda params: {n: "weights" if n == "auto_logits" else "q(v)" for n in params},
     )
     fits = {}
     for k in (1, 2):

@@ -2,7 +2,7 @@
 
 ``_dense_latent`` is the reference: the joint Gaussian of all whitened values and all
 process values, conditioned and mapped with NumPy, in which nothing of ``latent``,
-``marginals`` or ``beliefs`` appears.
+``marginals`` or ``variational distributions`` appears.
 """
 
 import jax
@@ -19,9 +19,9 @@ from numpyro.infer import Trace_ELBO
 
 from svgp_ppl import MarginalELBO, SparseGP, kernels, observe, sparse_gp, stack
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.beliefs import kl_to_white, split
-from svgp_ppl.elbo import hold_beliefs
+from svgp_ppl.handlers import replay_distributions
 from svgp_ppl.linalg import cholesky
+from svgp_ppl.variational import prior_kl, split
 from tests.conftest import both_precisions
 
 RNG = np.random.default_rng(20)
@@ -174,14 +174,14 @@ EXPRESSIONS = {
 }
 
 
-def _random_belief(rng, size):
+def _random_q(rng, size):
     scale_tril = np.tril(rng.normal(size=(size, size)) * 0.3) + 0.4 * np.eye(size)
     scale_tril[np.diag_indices(size)] = np.abs(np.diag(scale_tril)) + 0.1
     return rng.normal(size=size), scale_tril
 
 
-LOC, TRIL = _random_belief(RNG, SIZE)
-LOCS, TRILS = map(np.stack, zip(*[_random_belief(RNG, SIZE) for _ in range(3)]))
+LOC, TRIL = _random_q(RNG, SIZE)
+LOCS, TRILS = map(np.stack, zip(*[_random_q(RNG, SIZE) for _ in range(3)]))
 PI = np.array([0.5, 0.2, 0.3])
 
 
@@ -206,7 +206,7 @@ def _mixture(components, weights=PI):
 
 def _full_per_output():
     """Independent full Gaussians, and their block-diagonal covariance."""
-    start, beliefs, blocks = 0, {}, []
+    start, variational, blocks = 0, {}, []
     for name, shape in SHAPES.items():
         loc, factors = _parts(LOC)[name], []
         for _ in range(1 if len(shape) == 1 else shape[0]):
@@ -215,13 +215,13 @@ def _full_per_output():
             start += shape[-1]
         blocks += [factor @ factor.T for factor in factors]
         scale_tril = factors[0] if len(shape) == 1 else np.stack(factors)
-        belief = dist.MultivariateNormal(loc, scale_tril=scale_tril)
-        beliefs[name] = belief.to_event(len(shape) - 1)
-    return beliefs, scipy.linalg.block_diag(*blocks)
+        qv = dist.MultivariateNormal(loc, scale_tril=scale_tril)
+        variational[name] = qv.to_event(len(shape) - 1)
+    return variational, scipy.linalg.block_diag(*blocks)
 
 
-def _beliefs():
-    """Name -> beliefs per process, and the components (weight, loc, covariance)."""
+def _variational():
+    """Name -> q(v) per process, and the components (weight, loc, covariance)."""
     scale = np.diag(TRIL)
     full, block_diagonal = _full_per_output()
     scales = np.stack([np.diag(t) for t in TRILS])
@@ -268,17 +268,17 @@ def _beliefs():
     }
 
 
-BELIEFS = tuple(_beliefs())
+BELIEFS = tuple(_variational())
 
 
-def _processes(beliefs):
+def _processes(variational):
     processes = {}
     for name, (variance, lengthscale, columns, z, outputs, mean) in PROCESSES.items():
         kernel = kernels.RBF(variance, lengthscale, active_columns=columns)
         z = jnp.asarray(z)
         factor = cholesky(kernel(z), JITTER)
-        belief = beliefs[name]
-        processes[name] = SparseGP(name, kernel, z, factor, belief, mean, outputs)
+        qv = variational[name]
+        processes[name] = SparseGP(name, kernel, z, factor, qv, mean, outputs)
     return processes
 
 
@@ -288,13 +288,13 @@ def _processes(beliefs):
     indirect=["precision"],
 )
 def test_moments_are_those_of_the_dense_gaussian(kind, precision):
-    beliefs, components = _beliefs()[kind]
+    variational, components = _variational()[kind]
     everything = precision == 64 and kind in ("full", "coupled mixture")
     names = EXPRESSIONS if everything else ("f + g", "W @ h", "f(x) - f(x')", "stack")
 
     @jax.jit
     def moments():
-        processes = _processes(beliefs)
+        processes = _processes(variational)
         latents = {name: EXPRESSIONS[name][0](processes) for name in names}
         return {
             name: (
@@ -335,11 +335,11 @@ def test_moments_are_those_of_the_dense_gaussian(kind, precision):
 
 def test_the_moments_of_a_latent_are_those_of_its_marginal():
     """Mixtures included: the total moments, not those of the components."""
-    beliefs, components = _beliefs()["coupled mixture"]
+    variational, components = _variational()["coupled mixture"]
 
     @jax.jit
     def run():
-        latent = W @ _processes(beliefs)["h"](X)
+        latent = W @ _processes(variational)["h"](X)
         marginal = latent.marginal()
         moments = latent.mean, latent.variance, latent.covariance
         return marginal, moments, marginal.total_variance, marginal.total_covariance
@@ -359,17 +359,17 @@ def test_the_moments_of_a_latent_are_those_of_its_marginal():
 
 @pytest.mark.parametrize("kind", ["coupled mixture"])
 def test_chunks_change_nothing(kind):
-    beliefs, _ = _beliefs()[kind]
+    variational, _ = _variational()[kind]
 
     def total(lengthscale, chunk_size):
-        processes = _processes(beliefs)
+        processes = _processes(variational)
         kernel = kernels.RBF(1.3, lengthscale)
         f = SparseGP(
             "f",
             kernel,
             processes["f"].z,
             cholesky(kernel(processes["f"].z), JITTER),
-            beliefs["f"],
+            variational["f"],
         )
         latents = [
             f(X) - WEIGHT * f(X2),
@@ -390,11 +390,11 @@ def test_chunks_change_nothing(kind):
 
 @pytest.mark.parametrize("kind", ["Delta", "coupled", "diagonal mixture"])
 def test_a_latent_minus_itself_is_zero(kind):
-    beliefs, _ = _beliefs()[kind]
+    variational, _ = _variational()[kind]
 
     @jax.jit
     def moments():
-        f = _processes(beliefs)["f"]
+        f = _processes(variational)["f"]
         difference = f(X) - f(X)
         traced = jnp.float64(2.0) * f(X) - f(X) * jnp.float64(2.0)
         return [
@@ -407,20 +407,20 @@ def test_a_latent_minus_itself_is_zero(kind):
 
 
 def test_two_separate_mixtures_in_one_latent_are_refused():
-    beliefs, _ = _beliefs()["full"]
+    variational, _ = _variational()["full"]
     for name in ("f", "g"):
         size = SHAPES[name][0]
-        beliefs[name] = _mixture(dist.Normal(LOCS[:, :size], 1.0).to_event(1))
-    processes = _processes(beliefs)
-    with pytest.raises(ValueError, match=r"2 separate mixtures.*beliefs\.split"):
+        variational[name] = _mixture(dist.Normal(LOCS[:, :size], 1.0).to_event(1))
+    processes = _processes(variational)
+    with pytest.raises(ValueError, match=r"2 separate mixtures.*variational\.split"):
         _ = (processes["f"](X) + processes["g"](X)).mean
 
 
-# ----------------------------------------------------------------- beliefs and their KL
+# -------------------------------------------------------------- q(v) and its KL
 
 
-def _kl(belief, **options):
-    return float(jax.jit(lambda: kl_to_white(belief, **options))())
+def _kl(qv, **options):
+    return float(jax.jit(lambda: prior_kl(qv, **options))())
 
 
 @both_precisions
@@ -444,7 +444,7 @@ def test_block_diagonal_coupling_is_independence():
     factor = np.linalg.cholesky(covariance)
     joint = dist.MultivariateNormal(LOC, scale_tril=factor)
     coupled = _joint(joint)
-    total = sum(_kl(belief) for belief in independent.values())
+    total = sum(_kl(qv) for qv in independent.values())
     np.testing.assert_allclose(_kl(joint), total, rtol=1e-12)
 
     @jax.jit
@@ -514,9 +514,7 @@ def test_kl_of_a_mixture(kind):
     def by_components(key):
         keys = random.split(key, 400)
         return jax.vmap(
-            lambda key: kl_to_white(
-                mixture, entropy="monte_carlo", key=key, num_draws=16
-            )
+            lambda key: prior_kl(mixture, entropy="monte_carlo", key=key, num_draws=16)
         )(keys)
 
     exact, estimate = by_brute_force(random.key(1)), by_components(random.key(2))
@@ -597,10 +595,10 @@ COUNTS = RNG.poisson(np.exp(YB))
 
 @pytest.mark.parametrize("kind", ["full", "diagonal"])
 def test_marginal_bound_is_the_mean_of_the_sampled_one(kind):
-    model, belief = _regression(ZB, 1e-6, lk.Poisson()), MIXTURES[kind](0)
+    model, qv = _regression(ZB, 1e-6, lk.Poisson()), MIXTURES[kind](0)
 
     def guide(*args):
-        numpyro.sample("f", belief)
+        numpyro.sample("f", qv)
 
     @jax.jit
     def bounds():
@@ -616,10 +614,10 @@ def test_marginal_bound_is_the_mean_of_the_sampled_one(kind):
 
 
 def test_minibatches_average_to_the_whole():
-    model, belief = _regression(ZB, 1e-6, lk.Poisson()), MIXTURES["full"](0)
+    model, qv = _regression(ZB, 1e-6, lk.Poisson()), MIXTURES["full"](0)
 
     def guide(*args, **kwargs):
-        numpyro.sample("f", belief)
+        numpyro.sample("f", qv)
 
     @jax.jit
     def run(x, y):
@@ -631,7 +629,7 @@ def test_minibatches_average_to_the_whole():
     assert np.std(parts) > 0.1
 
 
-def test_coupled_belief_in_a_guide():
+def test_coupled_q_in_a_guide():
     """The bound of two processes counts the joint KL once, and sees the coupling."""
     shapes = {"f": (5,), "g": (4,)}
     joint = dist.MultivariateNormal(LOC[:9], scale_tril=TRIL[:9, :9])
@@ -651,8 +649,10 @@ def test_coupled_belief_in_a_guide():
     def parts():
         args = random.key(0), {}, model, guide, XB, COUNTS
         guide_trace = trace(seed(guide, 0)).get_trace()
-        held = trace(hold_beliefs(seed(model, 0), guide_trace)).get_trace(XB, COUNTS)
-        by_hand = kl_to_white(joint) - held["y"]["fn"].log_prob(COUNTS).sum()
+        held = trace(replay_distributions(seed(model, 0), guide_trace)).get_trace(
+            XB, COUNTS
+        )
+        by_hand = prior_kl(joint) - held["y"]["fn"].log_prob(COUNTS).sum()
         keys = random.split(random.key(1), 4000)
         sampled = jax.vmap(lambda key: Trace_ELBO().loss(key, *args[1:]))(keys)
         return MarginalELBO().loss(*args), by_hand, sampled

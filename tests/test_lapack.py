@@ -10,8 +10,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.scipy.linalg import solve_triangular
 
 import svgp_ppl as gp
-from svgp_ppl import lapack
-from svgp_ppl.beliefs import kl_to_white
+from svgp_ppl.linalg import lapack
+from svgp_ppl.variational import prior_kl
 from tests.conftest import both_precisions
 from tests.models import COUNTS_X, COUNTS_Y, counts_model
 
@@ -136,7 +136,7 @@ def test_mixtures_call_lapack_one_matrix_at_a_time(entropy):
             dist.Categorical(logits=jnp.zeros(3)),
             dist.MultivariateNormal(loc, scale_tril=factor),
         )
-        return kl_to_white(mixture, entropy=entropy, key=jax.random.key(0))
+        return prior_kl(mixture, entropy=entropy, key=jax.random.key(0))
 
     factors = jnp.broadcast_to(jnp.eye(4), (3, 4, 4))
     assert _calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []

@@ -12,7 +12,12 @@ from numpyro.handlers import seed, trace
 
 from svgp_ppl import kernels, observe, predict, sparse_gp
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.expectations import GaussHermite, MonteCarlo, expectation
+from svgp_ppl.expectations import (
+    GaussHermite,
+    MonteCarlo,
+    variational_expectation,
+)
+from svgp_ppl.expectations.predictive import log_predictive_density
 from svgp_ppl.likelihoods import (
     Bernoulli,
     Gaussian,
@@ -21,7 +26,6 @@ from svgp_ppl.likelihoods import (
     StudentT,
 )
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import log_predictive_density
 from tests.conftest import both_precisions
 
 # Every mean with every variance; the data go round.
@@ -154,7 +158,7 @@ def _value_and_slopes(name, method, mean=MEANS, variance=VARIANCES):
 
         def value(mean, variance):
             marginal = _marginal(components, mean, variance)
-            return expectation(likelihood, y, marginal, method=method)
+            return variational_expectation(likelihood, y, marginal, method=method)
 
         slopes = jax.grad(lambda *a: jnp.sum(value(*a)), argnums=(0, 1))
         return value(mean, variance), *slopes(mean, variance)
@@ -195,7 +199,7 @@ def test_expectation_is_that_of_brute_force(name):
     @jax.jit
     def run(f):
         log_p = make()(f).log_prob(y)
-        return expectation(make(), jnp.asarray(y), marginal), log_p
+        return variational_expectation(make(), jnp.asarray(y), marginal), log_p
 
     ours, log_p = map(np.asarray, run(f))
     error = np.std(log_p, axis=0) / draws**0.5
@@ -227,7 +231,7 @@ def test_expectation_bounds_the_predictive_density(name):
     def run(variance):
         marginal = _marginal(components, jnp.asarray(MEANS), variance)
         likelihood, data = make(), jnp.asarray(y)
-        lower = expectation(likelihood, data, marginal)
+        lower = variational_expectation(likelihood, data, marginal)
         return lower, log_predictive_density(likelihood, data, marginal)
 
     lower, upper = run(jnp.asarray(VARIANCES))
@@ -245,7 +249,7 @@ def test_mixtures_average_their_components():
 
     @jax.jit
     def both(marginal):
-        value = expectation(likelihood, y, marginal)
+        value = variational_expectation(likelihood, y, marginal)
         return value, log_predictive_density(likelihood, y, marginal)
 
     value, density = both(marginal)

@@ -12,8 +12,7 @@ from jax import random
 from scipy.stats import chi2
 
 import svgp_ppl as gp
-from svgp_ppl.minibatches import Minibatches, _pages
-from svgp_ppl.permutation import permuted
+from svgp_ppl.fitting.minibatches import Minibatches, _pages, permuted
 
 RNG = np.random.default_rng(5)
 N, B = 120, 20
@@ -83,7 +82,7 @@ def test_arrays_as_long_as_the_first_are_cut(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     table = {"weight": jnp.arange(float(N)), "z": np.arange(3.0)}
     data = Minibatches((mapped, None, 4.0), {"y": Y, "more": table}, B, seed=8)
-    (x, nothing, scalar), kwargs = data.arguments(step=7)
+    (x, nothing, scalar), kwargs = data.at(data.block(7, 1, 1), 0)
     rows = data.rows(7, 1)[0]
     assert (nothing, scalar) == (None, 4.0)
     np.testing.assert_array_equal(x, X[rows])

@@ -142,7 +142,7 @@ def test_a_step_out_of_the_cone_is_shortened():
     np.testing.assert_allclose(updates["q_loc"], [-0.5 / 0.1, -0.5, -0.5], rtol=1e-9)
 
 
-def test_steps_alternate_beliefs_first():
+def test_steps_alternate_q_first():
     svi = SVI(
         counts_model,
         gp.AutoGaussian(counts_model),
@@ -154,10 +154,10 @@ def test_steps_alternate_beliefs_first():
     for _ in range(3):
         state, _ = update(state, COUNTS_X, COUNTS_Y)
         history.append(svi.get_params(state))
-    beliefs = {"auto_f_loc", "auto_f_scale_tril"}
+    variational = {"auto_f_loc", "auto_f_scale_tril"}
     for i, (before, after) in enumerate(pairwise(history)):
         moved = {n for n in before if not np.array_equal(before[n], after[n])}
-        assert moved == (beliefs if i % 2 == 0 else set(before) - beliefs)
+        assert moved == (variational if i % 2 == 0 else set(before) - variational)
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_fit_gets_further_than_adam():
         )
         return -fit.losses[-1]
 
-    # The belief is followed from far away: 20 natural steps, 200 of Adam.
+    # The q(v) is followed from far away: 20 natural steps, 200 of Adam.
     assert bound(gp.natural_gradient(0.5), 40) > bound(optax.adam(1e-2), 200)
 
 
@@ -187,7 +187,7 @@ def test_a_guide_written_by_hand():
         numpyro.sample("f", dist.MultivariateNormal(loc, scale_tril=tril))
 
     optimizer = gp.natural_gradient(
-        1.0, beliefs={"m": "s"}, constraint=constraints.lower_cholesky
+        1.0, variational={"m": "s"}, constraint=constraints.lower_cholesky
     )
     params = one_step(gaussian_model, guide, optimizer, *DATA)
     np.testing.assert_allclose(params["m"], gaussian_posterior()[0], rtol=1e-9)
@@ -200,8 +200,8 @@ def test_mistakes_are_explained():
         gp.AutoGaussian(gaussian_model, "diagonal"),
         gp.AutoMixture(gaussian_model, 2, "full"),
     ):
-        with pytest.raises(ValueError, match="does not find a full Gaussian belief"):
+        with pytest.raises(ValueError, match=r"does not find a full Gaussian q\(v\)"):
             one_step(gaussian_model, guide, gp.natural_gradient(), *DATA)
-    optimizer = gp.natural_gradient(beliefs={"m": "s"})
+    optimizer = gp.natural_gradient(variational={"m": "s"})
     with pytest.raises(ValueError, match=r"the parameters \['m', 's'\]"):
         one_step(gaussian_model, gp.AutoGaussian(gaussian_model), optimizer, *DATA)

@@ -17,11 +17,14 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl import observe, sparse_gp
-from svgp_ppl.expectations import GaussHermite, expectation
+from svgp_ppl.expectations import GaussHermite, variational_expectation
+from svgp_ppl.expectations.predictive import (
+    log_predictive_density,
+    predictive_probabilities,
+)
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.values import noise_variance
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import log_predictive_density, predictive_probabilities
 from tests.conftest import both_precisions
 
 NOISES = ("step", "probit", "logit", 0.3)
@@ -48,7 +51,7 @@ def _binary_run(noise, mean, variance, flip):
         likelihood = lk.AdditiveNoiseBernoulli(noise, flip)
         marginal, y = Marginal(mean, variance), jnp.asarray(LABELS)
         return (
-            expectation(likelihood, y, marginal),
+            variational_expectation(likelihood, y, marginal),
             log_predictive_density(likelihood, y, marginal),
         )
 
@@ -115,8 +118,10 @@ def test_binary_takes_its_place_among_the_expectations():
     @jax.jit
     def run():
         likelihood = lk.AdditiveNoiseBernoulli("probit", 0.05)
-        outside = expectation(likelihood, y, marginal)
-        inside = expectation(likelihood, y, marginal, method=GaussHermite(200))
+        outside = variational_expectation(likelihood, y, marginal)
+        inside = variational_expectation(
+            likelihood, y, marginal, method=GaussHermite(200)
+        )
         return outside, inside, log_predictive_density(likelihood, y, marginal)
 
     outside, inside, predictive = run()
@@ -153,7 +158,9 @@ def test_best_flip_of_binary_labels():
     def bound(flip):
         marginal = Marginal(jnp.asarray(MEANS), jnp.asarray(VARIANCES))
         likelihood = lk.AdditiveNoiseBernoulli("probit", flip)
-        return jnp.sum(expectation(likelihood, jnp.asarray(LABELS), marginal))
+        return jnp.sum(
+            variational_expectation(likelihood, jnp.asarray(LABELS), marginal)
+        )
 
     flips = best + np.linspace(-0.05, 0.05, 101)
     assert np.argmax(bound(jnp.asarray(flips))) == 50
@@ -335,7 +342,7 @@ def _of_four_classes(marginal, y, flip):
     likelihood = lk.AdditiveNoiseCategorical(4, "probit", flip)
     support = likelihood(marginal.mean[0]).support
     return (
-        expectation(likelihood, y, marginal),
+        variational_expectation(likelihood, y, marginal),
         log_predictive_density(likelihood, y, marginal),
         predictive_probabilities(likelihood, support, marginal),
     )
@@ -380,7 +387,7 @@ def test_two_classes_are_the_binary_case():
         binary = lk.AdditiveNoiseBernoulli(1.0, 0.05)
         return [
             function(likelihood, y, marginal)
-            for function in (expectation, log_predictive_density)
+            for function in (variational_expectation, log_predictive_density)
             for likelihood, marginal in ((classes, two), (binary, one))
         ]
 
@@ -415,7 +422,7 @@ def test_best_flip_of_classes():
     def bound(flip):
         marginal = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
         likelihood = lk.AdditiveNoiseCategorical(3, "step", flip)
-        return jnp.sum(expectation(likelihood, jnp.asarray(y), marginal))
+        return jnp.sum(variational_expectation(likelihood, jnp.asarray(y), marginal))
 
     flips = best + np.linspace(-0.05, 0.05, 101)
     assert np.argmax(bound(jnp.asarray(flips))) == 50
@@ -426,7 +433,7 @@ def test_best_flip_of_classes():
 
 def _gumbel(y, marginal):
     likelihood = lk.Softmax(marginal.mean.shape[-1], "gumbel")
-    return expectation(likelihood, jnp.asarray(y), marginal)
+    return variational_expectation(likelihood, jnp.asarray(y), marginal)
 
 
 @both_precisions
@@ -504,8 +511,8 @@ def test_softmax_of_many_classes_sums_to_one():
         return (
             predictive_probabilities(likelihood, support, marginal),
             log_predictive_density(likelihood, y, marginal),
-            expectation(likelihood, y, marginal),
-            expectation(lk.Softmax(7, "gumbel"), y, marginal),
+            variational_expectation(likelihood, y, marginal),
+            variational_expectation(lk.Softmax(7, "gumbel"), y, marginal),
         )
 
     probs, density, inside, bound = run()

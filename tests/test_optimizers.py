@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy.optimize import minimize
 
 import svgp_ppl as gp
-from svgp_ppl.optimizers import Informed, searches
+from svgp_ppl.fitting.optimizers import Informed, searches
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -55,8 +55,8 @@ def test_natural_steps_and_lbfgs_find_the_optimum_of_the_collapsed_bound():
     best = minimize(
         collapsed, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-6}
     )
-    # The search follows the belief, so it is L-BFGS on the collapsed bound; with the
-    # belief held still, steps are short, and fifteen pairs not nearly enough.
+    # The search follows the q(v), so it is L-BFGS on the collapsed bound; with the
+    # q(v) held still, steps are short, and fifteen pairs not nearly enough.
     fitted = gp.fit(
         random.key(0),
         learned_model,

@@ -31,7 +31,7 @@ def load(name):
 
 
 @pytest.mark.slow
-def test_coupled_beliefs_reach_their_closed_forms():
+def test_coupled_guides_reach_their_closed_forms():
     # Adam (2017), table 1, against the optima and the exact process.
     coupled = load("coupled")
     x, y = coupled.data(1)

@@ -9,7 +9,7 @@ import pytest
 from numpyro.infer.svi import SVIState
 
 from svgp_ppl import datasets, diagnostics, plots
-from svgp_ppl.fit import Fit
+from svgp_ppl.fitting.fit import Fit
 
 
 def test_a_band_is_sorted_and_encloses_its_line():

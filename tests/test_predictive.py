@@ -10,12 +10,12 @@ from numpyro.distributions.transforms import ExpTransform
 from scipy.special import gammaln, logsumexp
 
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import (
+from svgp_ppl.expectations.predictive import (
     log_predictive_density,
     predictive_mean_and_variance,
     predictive_probabilities,
 )
+from svgp_ppl.marginals import Marginal
 from tests.conftest import both_precisions
 
 ATOL = 1e-4  # nats, what the library promises

@@ -16,8 +16,8 @@ from scipy.special import log_ndtr
 
 from svgp_ppl import MarginalELBO, expectations, kernels, observe, sparse_gp
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.elbo import hold_beliefs
-from svgp_ppl.predictive import predictive_probabilities
+from svgp_ppl.expectations.predictive import predictive_probabilities
+from svgp_ppl.handlers import replay_distributions
 
 R = dict(np.load(pathlib.Path(__file__).parent / "fixtures" / "gpflow.npz"))
 SCALE_DIAGONAL = np.abs(np.diag(R["q_scale_tril"]))
@@ -65,9 +65,9 @@ def _model(likelihood, jitter, method=None):
     return model
 
 
-def _guide(belief):
+def _guide(qv):
     def guide(*args, **kwargs):
-        numpyro.sample("f", GUIDES[belief]())
+        numpyro.sample("f", GUIDES[qv]())
 
     return guide
 
@@ -76,8 +76,8 @@ def _numbers(likelihood, y, jitter, method):
     """The three bounds, the sparse MCMC target's first term, log E p, [40]."""
     model, x = _model(likelihood, jitter, method), R["x"]
 
-    def bound(belief, **options):
-        guide = _guide(belief)
+    def bound(qv, **options):
+        guide = _guide(qv)
         return -MarginalELBO().loss(random.key(0), {}, model, guide, x, y, **options)
 
     @jax.jit
@@ -96,9 +96,9 @@ def _numbers(likelihood, y, jitter, method):
 
 
 def _held(model, *args):
-    """The distribution of site y when the full belief is in force."""
+    """The distribution of site y when the full q(v) is in force."""
     guide_trace = trace(seed(_guide("full"), 0)).get_trace()
-    held = trace(hold_beliefs(seed(model, 1), guide_trace)).get_trace(*args)
+    held = trace(replay_distributions(seed(model, 1), guide_trace)).get_trace(*args)
     return held["y"]["fn"]
 
 
@@ -152,18 +152,20 @@ def test_probit_is_exact():
 
 
 def _robust_max(x, noise, flip):
-    """Marginals of three processes at x under the stored beliefs."""
+    """Marginals of three processes at x under the stored variational distributions."""
 
     def model(x):
         f = sparse_gp("f", _kernel(), R["z"], num_outputs=3, jitter=1e-6)
         observe("y", lk.AdditiveNoiseCategorical(3, noise, flip), f(x))
 
     def guide(*args):
-        beliefs = dist.MultivariateNormal(R["q_mean_3"], scale_tril=R["q_scale_tril_3"])
-        numpyro.sample("f", beliefs.to_event(1))
+        variational = dist.MultivariateNormal(
+            R["q_mean_3"], scale_tril=R["q_scale_tril_3"]
+        )
+        numpyro.sample("f", variational.to_event(1))
 
     guide_trace = trace(seed(guide, 0)).get_trace()
-    held = trace(hold_beliefs(seed(model, 1), guide_trace)).get_trace(x)
+    held = trace(replay_distributions(seed(model, 1), guide_trace)).get_trace(x)
     return held["y"]["fn"]
 
 
@@ -258,7 +260,9 @@ def _gaussian_at_the_optimum(z, jitter, noise_variance=0.09):
 
     bound = -MarginalELBO().loss(random.key(0), {}, model, guide, x, y)
     guide_trace = trace(seed(guide, 0)).get_trace()
-    held = trace(hold_beliefs(seed(model, 1), guide_trace)).get_trace(R["x_new"])
+    held = trace(replay_distributions(seed(model, 1), guide_trace)).get_trace(
+        R["x_new"]
+    )
     latent = held["y"]["fn"].latent
     return bound, latent.mean, latent.variance
 

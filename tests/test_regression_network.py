@@ -7,9 +7,12 @@ import pytest
 from scipy.special import logsumexp
 
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.expectations import MonteCarlo, expectation
+from svgp_ppl.expectations import MonteCarlo, variational_expectation
+from svgp_ppl.expectations.predictive import (
+    log_predictive_density,
+    predictive_mean_and_variance,
+)
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import log_predictive_density, predictive_mean_and_variance
 from tests.conftest import both_precisions
 
 N, P, Q = 4, 2, 2
@@ -48,7 +51,7 @@ def test_by_draws(kind):
     def run(h):
         likelihood = lk.GPRN(P, Q, jnp.asarray(SCALE))
         return (
-            expectation(likelihood, jnp.asarray(Y), marginal),
+            variational_expectation(likelihood, jnp.asarray(Y), marginal),
             *predictive_mean_and_variance(likelihood, marginal),
             likelihood.covariance(marginal),
             likelihood(h).log_prob(Y),
@@ -82,7 +85,9 @@ def test_independent_components_are_a_diagonal_covariance(precision):
             covariance = variance[..., None] * jnp.eye(mean.shape[-1])
             covariance = covariance * as_covariance
             held = Marginal(mean, variance, covariance)
-            return expectation(lk.GPRN(P, Q, jnp.asarray(SCALE)), jnp.asarray(Y), held)
+            return variational_expectation(
+                lk.GPRN(P, Q, jnp.asarray(SCALE)), jnp.asarray(Y), held
+            )
 
         slopes = jax.grad(lambda *a: jnp.sum(value(*a)), argnums=(0, 1))
         return value(mean, variance), *slopes(mean, variance)
@@ -91,7 +96,9 @@ def test_independent_components_are_a_diagonal_covariance(precision):
     def plain(mean, variance):
         def value(mean, variance):
             held = Marginal(mean, variance)
-            return expectation(lk.GPRN(P, Q, jnp.asarray(SCALE)), jnp.asarray(Y), held)
+            return variational_expectation(
+                lk.GPRN(P, Q, jnp.asarray(SCALE)), jnp.asarray(Y), held
+            )
 
         slopes = jax.grad(lambda *a: jnp.sum(value(*a)), argnums=(0, 1))
         return value(mean, variance), *slopes(mean, variance)
@@ -110,7 +117,10 @@ def test_expectation_is_that_of_its_callable():
     def run():
         y = jnp.asarray(Y)
         drawn = MonteCarlo(100_000)
-        return [expectation(likelihood, y, marginal, method=m) for m in (None, drawn)]
+        return [
+            variational_expectation(likelihood, y, marginal, method=m)
+            for m in (None, drawn)
+        ]
 
     closed, drawn = run()
     np.testing.assert_allclose(closed, drawn, rtol=0.03)
@@ -149,8 +159,8 @@ TOLERANCE = {1: 1e-6, 2: 2e-2, 4: 0.5}
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: lk.GPRN(0, 1, 0.1), "num_outputs must be an integer of at least 1"),
-        (lambda: lk.GPRN(1, 0, 0.1), "num_nodes must be .* at least 1, and is 0"),
+        (lambda: lk.GPRN(0, 1, 0.1), "num_outputs must be a positive integer"),
+        (lambda: lk.GPRN(1, 0, 0.1), "num_nodes must be .* integer, and is 0"),
         (
             lambda: lk.GPRN(2, 2, 0.1)(jnp.zeros((5, 4))),
             r"shape \[N, 6\], num_nodes \* \(1 \+ num_outputs\), and got \(5, 4\)",

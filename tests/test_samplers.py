@@ -12,7 +12,7 @@ from svgp_ppl import diagnostics
 from svgp_ppl.diagnostics import group
 from svgp_ppl.mcmc import HMC, MCLMC, ChEES, EllipticalSlice, Gibbs, run_chains
 from svgp_ppl.mcmc.tuning import BayesianOptimisation, log_grid, step_grid
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -106,7 +106,12 @@ SAMPLERS = {
 
 @pytest.mark.parametrize(
     "name, precision",
-    [*((name, 64) for name in SAMPLERS), ("hmc", 32), ("gibbs of slices", 32)],
+    [
+        *((name, 64) for name in SAMPLERS if name != "gibbs of slices"),
+        pytest.param("gibbs of slices", 64, marks=pytest.mark.slow),
+        pytest.param("hmc", 32, marks=pytest.mark.slow),
+        pytest.param("gibbs of slices", 32, marks=pytest.mark.slow),
+    ],
     indirect=["precision"],
 )
 def test_asymmetric_posterior_is_found(name, precision):
@@ -119,7 +124,7 @@ def test_asymmetric_posterior_is_found(name, precision):
     assert chains.stats["diverging"].mean() < 0.01
 
 
-@both_precisions
+@mostly_double
 def test_elliptical_slices_find_a_gaussian_posterior(precision):
     chains = run(EllipticalSlice(("v",)), logdensity_fn=logdensity_of_v)
     assert_moments(chains.draws, {"v": (0.75 * Y, np.full(4, 0.25))})

@@ -15,8 +15,8 @@ from svgp_ppl import diagnostics
 from svgp_ppl.diagnostics import group
 from svgp_ppl.mcmc import SGHMC, SGLD, StochasticGradient, run_chains
 from svgp_ppl.mcmc.control_variates import StochasticTuned, gradient_fn_of
-from svgp_ppl.mcmc.target import make_target
-from tests.conftest import both_precisions
+from svgp_ppl.mcmc.target import Target
+from tests.conftest import mostly_double
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -57,7 +57,7 @@ def batched_gaussian(x, y=None, batch_size=5):
 
 
 def target_of(model, data=DATA, **options):
-    return make_target(random.key(0), model, data, {}, {}, **options)
+    return Target(random.key(0), model, data, {}, {}, **options)
 
 
 def counts_target():
@@ -75,7 +75,7 @@ def flat(tree):
 # ------------------------------------------------------------------------- gradients
 
 
-@both_precisions
+@mostly_double
 def test_gradient_of_a_minibatch_is_unbiased(precision):
     target, position, _ = counts_target()
     gradient = jax.jit(jax.grad(target.logdensity_fn))
@@ -103,7 +103,7 @@ def test_rows_are_drawn_independently_and_scaled():
             numpyro.sample("y", dist.Normal(v, 1.0), obs=y[rows])
 
     y = jnp.arange(20.0)
-    target = make_target(random.key(0), model, (y,), {}, {}, minibatches=True)
+    target = Target(random.key(0), model, (y,), {}, {}, minibatches=True)
     seen.clear()
     values = [
         target.logdensity_fn({"v": jnp.ones(())}, target.data, key)
@@ -121,7 +121,7 @@ def test_rows_are_drawn_independently_and_scaled():
     assert any(len(np.unique(rows)) < 5 for rows in seen)
 
 
-@both_precisions
+@mostly_double
 def test_control_variates_are_exact_at_the_centre_and_quiet_beside_it(precision):
     target, position, beside = counts_target()
     vector, unflatten = jax.flatten_util.ravel_pytree(position)
@@ -153,7 +153,7 @@ def test_control_variates_are_exact_at_the_centre_and_quiet_beside_it(precision)
     assert np.all(error < 5 * quiet.std(0) / np.sqrt(200) + 1e-4 * np.abs(exact))
 
 
-@both_precisions
+@mostly_double
 def test_all_rows_are_the_model_without_minibatches(precision):
     target, position, _ = counts_target()
     whole = target_of(counts_model)
@@ -164,7 +164,7 @@ def test_all_rows_are_the_model_without_minibatches(precision):
     rtol = 1e-5 if precision == 32 else 1e-12
     np.testing.assert_allclose(ours, other, rtol=rtol)
     np.testing.assert_allclose(flat(ours_gradient), flat(gradient), rtol=10 * rtol)
-    np.testing.assert_array_equal(target.observed()["y"], COUNTS_Y)
+    np.testing.assert_array_equal(target.observed["y"], COUNTS_Y)
 
 
 # ------------------------------------------------------------------ right posteriors
@@ -197,9 +197,10 @@ def run(sampler, num_warmup=300, num_samples=2000, logdensity_fn=noisy, **option
 @pytest.mark.parametrize(
     "sampler, precision",
     [
-        (SGHMC(), 32),
+        (SGHMC(), 64),
+        pytest.param(SGHMC(), 32, marks=pytest.mark.slow),
         (SGLD(0.1), 64),
-        (SGHMC(control_variates=False), 64),
+        pytest.param(SGHMC(control_variates=False), 64, marks=pytest.mark.slow),
     ],
     indirect=["precision"],
 )
@@ -224,7 +225,7 @@ def of_normal(position, data, key=None, *, noise=0.0):
     return density + noise * random.normal(key, position.shape) @ position
 
 
-@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("sampler", [SGLD(0.3), SGHMC(0.6, friction=0.8)])
 def test_bias_of_the_variance_is_the_one_that_is_written_down(sampler, noise):
     # Without control variates, which would take such a noise away altogether.
@@ -351,6 +352,7 @@ def fitted():
         )
 
 
+@pytest.mark.slow
 def test_draws_from_a_fit_of_minibatches(fitted):
     draws = gp.sample(
         random.key(1),

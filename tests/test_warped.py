@@ -16,10 +16,13 @@ from scipy.special import ndtr
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl import observe, sparse_gp
-from svgp_ppl.expectations import expectation
+from svgp_ppl.expectations import variational_expectation
+from svgp_ppl.expectations.predictive import (
+    log_predictive_density,
+    predictive_mean_and_variance,
+)
 from svgp_ppl.likelihoods.warped import BoxCox, TanhSum
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import log_predictive_density, predictive_mean_and_variance
 from tests.conftest import both_precisions
 
 
@@ -116,7 +119,7 @@ def test_expectation_by_draws_of_f(name, precision):
     @jax.jit
     def run(f, y, mean, variance, scale):
         likelihood = lk.Warped(make(), scale)
-        value = expectation(likelihood, y, Marginal(mean, variance))
+        value = variational_expectation(likelihood, y, Marginal(mean, variance))
         return value, likelihood(f).log_prob(y), jax.vmap(jax.grad(make()))(y)
 
     ours = run(*map(jnp.asarray, (f, y, MEAN, VARIANCE, SCALE)))

@@ -1,12 +1,12 @@
-"""Coupled against mean-field beliefs for a sum of two processes (Adam 2017, table 1).
+"""Coupled against mean-field q(v) for a sum of two processes (Adam 2017, table 1).
 
     python benchmarks/papers/coupled.py [--seed 0] [--steps 6000]
 
 500 data, y = sin³(x₁) + cos(3 x₂) + noise of sd 0.5; two RBF processes; hyperparameters
 at the maximum of the exact log evidence; M inducing inputs each, evenly spaced. For
-both beliefs the best bound on the same inducing inputs has a closed form, which stands
+both the best bound on the same inducing inputs has a closed form, which stands
 beside the fitted one: the published bounds (398.4 and 409.0 for the mean field) are
-what an optimiser had reached, not what the beliefs allow.
+what an optimiser had reached, not what the variational distributions allow.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def main():
 
     x, y = data(options.seed)
     theta, negative_evidence, exact_row = exact(x, y)
-    head = ("belief", "RMSE", "sd sum", "corr.", "sd diff.", "−bound", "best −bound")
+    head = ("q(v)", "RMSE", "sd sum", "corr.", "sd diff.", "−bound", "best −bound")
     line = "{:16s}" + "{:>9s}" * 4 + "{:>11s}" * 2
     print(line.format(*head))
 

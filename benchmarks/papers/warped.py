@@ -13,7 +13,7 @@ error of the predictive mean over that of the mean of the training data. float32
 
 Rings of abalone are whole numbers. A warp with steps as narrow as one of them would
 gain density from that alone, so the values of the warp are printed too. A Box–Cox warp
-with a negative power has no mean (the belief reaches y = ∞), and so no SMSE.
+with a negative power has no mean (the q(v) reaches y = ∞), and so no SMSE.
 
 The paper prints no table; its box plots of abalone lie between −1 and −4 in log
 density. Linear least squares has SMSE 0.211 (creep) and 0.473 (abalone).

@@ -1,6 +1,6 @@
 """Time of one `fit` step against a hand-written JAX step of the same bound.
 
-One Adam step on everything (kernel, noise, z, m, S), whitened full-covariance belief,
+One Adam step on everything (kernel, noise, z, m, S), whitened full-covariance q(v),
 Gaussian likelihood, RBF with a lengthscale per column; N = 10,000, M = 100, D = 8
 unless told otherwise. Ours and theirs alternate in one run; medians.
 

@@ -47,7 +47,7 @@ def measure(folder, options):
     from numpyro.distributions import constraints
 
     import svgp_ppl as gp
-    from svgp_ppl.minibatches import Minibatches
+    from svgp_ppl.fitting.minibatches import Minibatches
 
     x = np.load(folder / "x.npy", mmap_mode="r")
     y = np.load(folder / "y.npy", mmap_mode="r")

@@ -4,6 +4,7 @@ Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object m
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since.
 """
 
+from svgp_ppl.diagnostics.advice import Finding
 from svgp_ppl.diagnostics.criteria import LOO, WAIC, loo, waic
 from svgp_ppl.diagnostics.mixing import (
     bfmi,
@@ -17,7 +18,7 @@ from svgp_ppl.diagnostics.mixing import (
     summary,
 )
 from svgp_ppl.diagnostics.posterior import arrays_of, group, label, to_arviz
-from svgp_ppl.diagnostics.report import Finding, Report, report
+from svgp_ppl.diagnostics.report import Report, report
 
 __all__ = [
     "LOO",

@@ -19,8 +19,9 @@ class LOO(NamedTuple):
         standard_error: Of ``elpd``.
         num_parameters: Effective number of parameters, p_loo.
         pointwise: The terms of ``elpd``, one a datum, [N].
-        pareto_k: Shape of the tail of the weights of each datum, [N]; above 0.7 the
-            term cannot be trusted.
+        pareto_k: Shape of the tail of the weights of each datum, [N]; above ``good_k``
+            the term cannot be trusted. −∞ where all weights are equal.
+        good_k: min(1 − 1/log₁₀ S, 0.7) for S draws (Vehtari et al. 2024).
     """
 
     elpd: float
@@ -28,6 +29,7 @@ class LOO(NamedTuple):
     num_parameters: float
     pointwise: np.ndarray
     pareto_k: np.ndarray
+    good_k: float
 
 
 class WAIC(NamedTuple):
@@ -60,13 +62,26 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
     Raises:
         ValueError: There is no log likelihood, or of several sites none was named.
     """
-    found = _by_arviz(arviz.loo, posterior, site)
+    site, values = _log_likelihood_of(posterior, site)
+    values = values.reshape(*values.shape[:2], -1)
+    # ArviZ cannot fit the tail of weights that are all equal, as those of a datum that
+    # is masked: leaving it out changes nothing.
+    varies = ~(np.ptp(values, axis=(0, 1)) == 0)
+    pointwise, pareto_k = values[0, 0].astype(np.float64), np.full(len(varies), -np.inf)
+    num_parameters = 0.0
+    if varies.any():
+        found = _by_arviz(arviz.loo, posterior, site, values[..., varies])
+        pointwise[varies] = np.ravel(_first(found, "elpd_i", "loo_i"))
+        pareto_k[varies] = np.ravel(found.pareto_k)
+        num_parameters = float(_first(found, "p", "p_loo"))
+    num_draws, num_data = values.shape[0] * values.shape[1], len(pointwise)
     return LOO(
-        elpd=float(_first(found, "elpd", "elpd_loo")),
-        standard_error=float(found.se),
-        num_parameters=float(_first(found, "p", "p_loo")),
-        pointwise=np.ravel(_first(found, "elpd_i", "loo_i")),
-        pareto_k=np.ravel(found.pareto_k),
+        elpd=float(np.sum(pointwise)),
+        standard_error=float(np.sqrt(num_data * np.var(pointwise, ddof=num_data > 1))),
+        num_parameters=num_parameters,
+        pointwise=pointwise,
+        pareto_k=pareto_k,
+        good_k=float(min(1 - 1 / np.log10(num_draws), 0.7)) if num_draws > 1 else 0.0,
     )
 
 
@@ -90,7 +105,8 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
             f"ArviZ {arviz.__version__} has no WAIC (the versions before 1.0 have): "
             "use svgp_ppl.diagnostics.loo."
         )
-    found = _by_arviz(arviz.waic, posterior, site)
+    site, values = _log_likelihood_of(posterior, site)
+    found = _by_arviz(arviz.waic, posterior, site, values)
     return WAIC(
         elpd=float(found.elpd_waic),
         standard_error=float(found.se),
@@ -99,8 +115,8 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
     )
 
 
-def _by_arviz(criterion: Any, posterior: Any, site: str | None) -> Any:
-    """A criterion of ArviZ with its terms, for one observed site."""
+def _log_likelihood_of(posterior: Any, site: str | None) -> tuple[str, np.ndarray]:
+    """Name of the observed site, and its terms [chains, draws, ...]."""
     held = group(posterior, "log_likelihood")
     if not held:
         raise ValueError(
@@ -108,10 +124,15 @@ def _by_arviz(criterion: Any, posterior: Any, site: str | None) -> Any:
         )
     if site is None and len(held) == 1:
         (site,) = held
-    if site not in held:
+    if site is None or site not in held:
         raise ValueError(f"site must be one of {sorted(held)}, and is {site!r}.")
+    return site, held[site]
+
+
+def _by_arviz(criterion: Any, posterior: Any, site: str, values: np.ndarray) -> Any:
+    """A criterion of ArviZ with its terms, for one observed site."""
     draws = group(posterior, "posterior")
-    alone = to_arviz(draws, log_likelihood={site: held[site]})
+    alone = to_arviz(draws, log_likelihood={site: values})
     with warnings.catch_warnings():
         # Of Pareto shapes, which are returned, and of large variances of terms.
         warnings.simplefilter("ignore")

@@ -192,9 +192,10 @@ def _attribute(posterior: Any, name: str) -> float:
 def bfmi(posterior: Any) -> np.ndarray:
     """Bayesian fraction of missing information of every chain, [chains].
 
-    mean (E_{t+1} − E_t)² / var E for the energies E of the draws (Betancourt 2016): how
-    far fresh momenta move the energy, beside how far it has to go. Below 0.3 the chain
-    walks slowly through the tails.
+    mean (E_{t+1} − E_t)² / var E for the energies E of the draws (Betancourt 2016), by
+    ArviZ: how far fresh momenta move the energy, beside how far it has to go. Below 0.3
+    the chain walks slowly through the tails; NaN where the energy is not finite, or
+    never changes.
 
     Args:
         posterior: An ArviZ object with the statistic ``energy``.
@@ -205,9 +206,8 @@ def bfmi(posterior: Any) -> np.ndarray:
     stats = group(posterior, "sample_stats")
     if "energy" not in stats:
         raise ValueError("bfmi needs the energy of the draws: use NUTS or HMC.")
-    energy = np.asarray(stats["energy"], np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1)
+        return np.asarray(arviz.bfmi(np.asarray(stats["energy"], np.float64)))
 
 
 def slowest(values: dict[str, np.ndarray], num: int = 20) -> list[tuple[str, tuple]]:

@@ -1,6 +1,6 @@
-"""Ready-made beliefs: guides that a model is fitted with.
+"""Ready-made variational distributions: guides that a model is fitted with.
 
-Each is a NumPyro ``AutoGuide``: the whitened values of every process get a belief, all
+Each is a NumPyro ``AutoGuide``: the whitened values of every process get a q(v), all
 other latent sites another guide, ``rest`` (point estimates unless told otherwise).
 """
 

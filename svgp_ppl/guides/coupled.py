@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from svgp_ppl.guides.processes import Held, ProcessGuide, gaussian
+from svgp_ppl.guides.processes import Group, ProcessGuide, gaussian
 
 __all__ = ["AutoCoupled"]
 
@@ -12,10 +12,10 @@ class AutoCoupled(ProcessGuide):
     """q(v₁, …, v_C) = N(m, S) with one full covariance over the stacked v.
 
     The posterior of additive processes is strongly correlated: the data speak of their
-    sum. Independent beliefs cannot hold that, and pay for it in the bound and in every
-    statement about one of the processes (Adam 2017).
+    sum. Independent ones cannot represent that, and pay for it in the bound and in
+    every statement about one of the processes (Adam 2017).
 
-    The belief of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
+    The q(v) of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
     parameters ``auto_f_g_loc``, [ΣM], and ``auto_f_g_scale_tril``, [ΣM, ΣM]; several
     outputs of one process are stacked too. It starts at the prior, N(0, I).
 
@@ -63,18 +63,18 @@ class AutoCoupled(ProcessGuide):
         twice = {name for name in named if named.count(name) > 1}
         if twice:
             raise ValueError(
-                f"{sorted(twice)} stand in more than one block: one belief has to hold "
+                f"{sorted(twice)} stand in more than one block: one q(v) has to hold "
                 "all that a process is coupled with."
             )
 
-    def _beliefs(self, param: Callable) -> dict[str, Held]:
+    def _variational(self, param: Callable) -> dict[str, Group]:
         blocks = [list(self._shapes)] if self.blocks is None else self.blocks
-        held, free = {}, dict(self._shapes)
+        groups, free = {}, dict(self._shapes)
         for names in blocks:
             members = {name: free.pop(name) for name in names}
             group = "_".join([self.prefix, *members])
             size = sum(math.prod(shape) for shape in members.values())
-            held[group] = Held(gaussian(group, (size,), param), members)
+            groups[group] = Group(gaussian(group, (size,), param), members)
         for name, shape in free.items():
-            held[name] = Held(gaussian(f"{self.prefix}_{name}", shape, param))
-        return held
+            groups[name] = Group(gaussian(f"{self.prefix}_{name}", shape, param))
+        return groups

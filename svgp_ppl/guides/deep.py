@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from svgp_ppl.guides.processes import (
-    Held,
+    Group,
     ProcessGuide,
     gaussian,
     require_covariance,
 )
-from svgp_ppl.primitives import is_layer
+from svgp_ppl.handlers import is_layer
 
 __all__ = ["AutoDeep"]
 
@@ -50,10 +50,10 @@ class AutoDeep(ProcessGuide):
         self.covariance, self.inner_scale = covariance, inner_scale
         super().__init__(model, **options)
 
-    def _beliefs(self, param: Callable) -> dict[str, Held]:
+    def _variational(self, param: Callable) -> dict[str, Group]:
         inner = self._inner()
         return {
-            name: Held(
+            name: Group(
                 gaussian(
                     f"{self.prefix}_{name}",
                     shape,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from svgp_ppl.guides.processes import (
-    Held,
+    Group,
     ProcessGuide,
     gaussian,
     require_covariance,
@@ -16,7 +16,7 @@ __all__ = ["AutoGaussian"]
 class AutoGaussian(ProcessGuide):
     """q(v) = N(m, S) for every process, independent of each other; ``rest`` for θ.
 
-    The belief of process ``f`` has the parameters ``auto_f_loc``, [M] (or [P, M]), and
+    The q(v) of process ``f`` has the parameters ``auto_f_loc``, [M] (or [P, M]), and
     ``auto_f_scale_tril``, [M, M] per output, or ``auto_f_scale`` when diagonal. It
     starts at the prior, N(0, I).
 
@@ -43,8 +43,10 @@ class AutoGaussian(ProcessGuide):
         self.covariance = covariance
         super().__init__(model, **options)
 
-    def _beliefs(self, param: Callable) -> dict[str, Held]:
+    def _variational(self, param: Callable) -> dict[str, Group]:
         return {
-            name: Held(gaussian(f"{self.prefix}_{name}", shape, param, self.covariance))
+            name: Group(
+                gaussian(f"{self.prefix}_{name}", shape, param, self.covariance)
+            )
             for name, shape in self._shapes.items()
         }

@@ -8,8 +8,9 @@ import numpyro.distributions as dist
 from jax import random
 from numpyro.distributions import constraints
 
-from svgp_ppl.beliefs import Stacked
-from svgp_ppl.guides.processes import Held, ProcessGuide, require_covariance
+from svgp_ppl.checks import require_count
+from svgp_ppl.guides.processes import Group, ProcessGuide, require_covariance
+from svgp_ppl.variational import Stacked
 
 __all__ = ["AutoMixture"]
 
@@ -18,8 +19,8 @@ class AutoMixture(ProcessGuide):
     """q(v) = Σ_k π_k Π_c N(m_kc, S_kc), components shared by all processes c.
 
     The posterior automated variational inference of Dezfouli & Bonilla (2015): within a
-    component the processes are independent, between components they are not, so that
-    modes in which several processes change together can be held. The expectation is
+    component the processes are independent, between components they are not, which
+    represents modes in which several processes change together. The expectation is
     Σ_k π_k E_k. The entropy is bounded by their equation 19, which with many whitened
     values costs more than a second mode gains; compare numbers of components under
     ``MarginalELBO(entropy="pairwise")``.
@@ -30,7 +31,7 @@ class AutoMixture(ProcessGuide):
     in pairs of opposite sign, so that a posterior that is symmetric under a change of
     sign gives both of a pair the same chance. A single one starts at the prior, like
     :class:`AutoGaussian`. Weights can run to one component before the others have
-    found a mode; ``gp.fit(hold={"auto_logits": num_steps // 2})`` prevents it.
+    found a mode; ``gp.fit(freeze={"auto_logits": num_steps // 2})`` prevents it.
 
     Draws of a mixture are not reparameterised in NumPyro: under ``Trace_ELBO`` the
     value of the bound is right and its gradient is not. Train with ``MarginalELBO`` or
@@ -56,20 +57,17 @@ class AutoMixture(ProcessGuide):
         covariance: Literal["diagonal", "full"] = "diagonal",
         **options,
     ):
-        if not isinstance(num_components, int) or num_components < 1:
-            raise ValueError(
-                f"num_components must be a positive integer, and is {num_components!r}."
-            )
+        num_components = require_count(num_components, "num_components")
         require_covariance(covariance)
         self.num_components, self.covariance = num_components, covariance
         super().__init__(model, **options)
 
-    def _beliefs(self, param: Callable) -> dict[str, Held]:
+    def _variational(self, param: Callable) -> dict[str, Group]:
         dtype = jnp.result_type(float)
         logits = param(f"{self.prefix}_logits", jnp.zeros(self.num_components, dtype))
         parts = {n: self._components(n, s, param) for n, s in self._shapes.items()}
-        belief = dist.MixtureSameFamily(dist.Categorical(logits=logits), Stacked(parts))
-        return {f"{self.prefix}_mixture": Held(belief, self._shapes)}
+        qv = dist.MixtureSameFamily(dist.Categorical(logits=logits), Stacked(parts))
+        return {f"{self.prefix}_mixture": Group(qv, self._shapes)}
 
     def _components(self, name: str, shape: tuple, param: Callable):
         """The K Gaussians of one process."""

@@ -1,4 +1,4 @@
-"""What the guides have in common: beliefs for the processes, a guide for the rest."""
+"""What the guides have in common: q(v) for the processes, a guide for the rest."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,32 +10,41 @@ import numpyro
 import numpyro.distributions as dist
 from jax import random
 from numpyro.distributions import constraints
-from numpyro.handlers import block, seed, trace
+from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
-from svgp_ppl.beliefs import log_weights, split, unstack
-from svgp_ppl.plates import first_rows
-from svgp_ppl.primitives import is_expected, is_inducing
+from svgp_ppl.compilation import as_jax_arrays, inspected
+from svgp_ppl.guides.points import PointEstimates
+from svgp_ppl.handlers import (
+    first_rows,
+    is_inducing,
+    prototype,
+    random_key,
+    set_up,
+    trace_of,
+)
+from svgp_ppl.primitives import expected_of
+from svgp_ppl.variational import log_weights, split, unstack
 
-__all__ = ["Held", "ProcessGuide", "gaussian", "param", "require_covariance"]
+__all__ = ["Group", "ProcessGuide", "gaussian", "param", "require_covariance"]
 
 
-class Held(NamedTuple):
-    """A belief, and the processes that share it.
+class Group(NamedTuple):
+    """A q(v), and the processes that share it.
 
     ``members`` maps process names to the shapes of their v, in the order in which they
-    are stacked; None for the belief of one process alone.
+    are stacked; None for the q(v) of one process alone.
     """
 
-    belief: dist.Distribution
+    qv: dist.Distribution
     members: Mapping[str, tuple[int, ...]] | None = None
 
 
 class ProcessGuide(AutoGuide):
-    """A guide made of beliefs over the whitened values, and another for the rest.
+    """A guide made of q(v) over the whitened values, and another for the rest.
 
-    A subclass says which beliefs: ``_beliefs(param)``, where ``param`` is called like
-    ``numpyro.param`` for each of its parameters.
+    A subclass says which distributions: ``_variational(param)``, where ``param`` is
+    called like ``numpyro.param`` for each of its parameters.
     """
 
     def __init__(
@@ -53,49 +62,60 @@ class ProcessGuide(AutoGuide):
         super().__init__(seen, prefix=prefix, **options)
 
     @abstractmethod
-    def _beliefs(self, param: Callable) -> dict[str, Held]:
-        """Name of a site -> belief; the name of a process where it has its own."""
+    def _variational(self, param: Callable) -> dict[str, Group]:
+        """Name of a site -> q(v); the name of a process where it has its own."""
 
     def _setup_prototype(self, *args, **kwargs):
         # Shapes are all that is needed; NumPyro's set-up also evaluates the density.
-        with block():
-            run = seed(self.model, numpyro.prng_key())
-            self.prototype_trace = trace(run).get_trace(*args, **kwargs)
+        args, kwargs = as_jax_arrays(args, kwargs)
+
+        def look(key):
+            with block():
+                return prototype(trace_of(self.model, args, kwargs, key=key))
+
+        key = random_key()
+        if key is None:
+            raise ValueError(
+                "the guide looks at the model when it is first called, and draws its "
+                "sites: run it under numpyro.handlers.seed(guide, key)."
+            )
+        self.prototype_trace = inspected(look, key)
         latent = {
             name: site
-            for name, site in dict(self.prototype_trace or {}).items()
+            for name, site in self.prototype_trace.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
         self._shapes = {
-            name: site["fn"].event_shape
+            name: site["event_shape"]
             for name, site in latent.items()
             if is_inducing(site)
         }
         if not self._shapes:
             raise ValueError(
-                "the model has no sparse_gp site for this guide to hold a belief of; "
+                "the model has no sparse_gp site for this guide to hold a q(v) of; "
                 "use a guide of numpyro.infer.autoguide."
             )
         if len(latent) > len(self._shapes):
-            self._rest = self._rest_of(block(self.model, hide_fn=_is_hidden))
+            of = PointEstimates if self._rest_of is AutoDelta else self._rest_of
+            self._rest = of(block(self.model, hide_fn=_is_hidden))
+            # Now, and not when it is first called in compiled code.
+            set_up(self._rest, random_key(), args, kwargs)
 
     def __call__(self, *args, **kwargs):
         """Sample v of every process and the other latent sites."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         values = {} if self._rest is None else dict(self._rest(*args, **kwargs))
-        for name, (belief, members) in self._beliefs(param).items():
+        for name, (qv, members) in self._variational(param).items():
             if members is None:
-                values[name] = numpyro.sample(name, belief)
+                values[name] = numpyro.sample(name, qv)
                 continue
-            joint = numpyro.sample(name, belief, infer={"is_auxiliary": True})
-            for process, share in split(
-                name, belief, jnp.asarray(joint), members
-            ).items():
+            joint = numpyro.sample(name, qv, infer={"is_auxiliary": True})
+            for process, share in split(name, qv, jnp.asarray(joint), members).items():
                 values[process] = numpyro.sample(process, share)
         return values
 
-    def _fitted(self, params: dict) -> dict[str, Held]:
+    def _fitted(self, params: dict) -> dict[str, Group]:
         if self.prototype_trace is None:
             raise ValueError(
                 "the guide has not seen the model's arguments yet: fit it, or run it "
@@ -105,17 +125,17 @@ class ProcessGuide(AutoGuide):
         def lookup(name, initial, constraint=None):
             return params[name]
 
-        return self._beliefs(lookup)
+        return self._variational(lookup)
 
-    def belief_names(self, params: dict) -> set[str]:
-        """Names of the parameters of the beliefs, among those of a fit."""
+    def variational_names(self, params: dict) -> set[str]:
+        """Names of the parameters of q(v), among those of a fit."""
         names = set()
 
         def lookup(name, initial, constraint=None):
             names.add(name)
             return params[name]
 
-        self._beliefs(lookup)
+        self._variational(lookup)
         return names
 
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
@@ -137,11 +157,11 @@ class ProcessGuide(AutoGuide):
             values = self._rest.sample_posterior(
                 key_rest, params, *args, sample_shape=sample_shape, **kwargs
             )
-        held = self._fitted(params)
-        for one, (name, (belief, members)) in zip(
-            random.split(key, len(held)), held.items()
+        groups = self._fitted(params)
+        for one, (name, (qv, members)) in zip(
+            random.split(key, len(groups)), groups.items()
         ):
-            draws = jnp.asarray(belief.sample(one, sample_shape))
+            draws = jnp.asarray(qv.sample(one, sample_shape))
             values |= _by_process(name, draws, members)
         return values
 
@@ -161,13 +181,13 @@ class ProcessGuide(AutoGuide):
             values = {n: jnp.broadcast_to(v, (*q.shape, *v.shape)) for n, v in points}
         else:
             values = dict(self._rest.quantiles(params, q))
-        for name, (belief, members) in self._fitted(params).items():
-            values |= _by_process(name, _quantiles(belief, q), members)
+        for name, (qv, members) in self._fitted(params).items():
+            values |= _by_process(name, _quantiles(qv, q), members)
         return values
 
 
 def param(name: str, initial, constraint=constraints.real):
-    """A parameter of a belief."""
+    """A parameter of a q(v)."""
     return numpyro.param(name, initial, constraint=constraint)
 
 
@@ -202,22 +222,23 @@ def gaussian(
         jnp.broadcast_to(eye, (*shape, shape[-1])),
         constraints.softplus_lower_cholesky,
     )
-    belief = dist.MultivariateNormal(loc, scale_tril=scale_tril)
-    return belief.to_event(len(shape) - 1)
+    # Values of ours: NumPyro would check them, and compile the checks one by one.
+    qv = dist.MultivariateNormal(loc, scale_tril=scale_tril, validate_args=False)
+    return qv.to_event(len(shape) - 1)
 
 
 def _by_process(name: str, value: jax.Array, members: Mapping | None) -> dict:
-    """The values of each process, from those of a belief."""
+    """The values of each process, from those of a q(v)."""
     return {name: value} if members is None else unstack(value, members)
 
 
-def _quantiles(belief: Any, q: jax.Array) -> jax.Array:
+def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
     """Quantiles of every whitened value, shape of q + event shape."""
-    q = q.reshape(q.shape + (1,) * len(belief.event_shape))
-    log_pi = log_weights(belief)
+    q = q.reshape(q.shape + (1,) * len(qv.event_shape))
+    log_pi = log_weights(qv)
     if log_pi is None:
-        return dist.Normal(belief.mean, jnp.sqrt(belief.variance)).icdf(q)
-    components = belief.component_distribution
+        return dist.Normal(qv.mean, jnp.sqrt(qv.variance)).icdf(q)
+    components = qv.component_distribution
     each = dist.Normal(components.mean, jnp.sqrt(components.variance))
     weights = jnp.exp(log_pi)[:, None]
     # The quantiles of the components are on both sides of that of the mixture.
@@ -236,7 +257,7 @@ def _quantiles(belief: Any, q: jax.Array) -> jax.Array:
 
 def _is_absent(site: dict) -> bool:
     """Data that were not passed: a guide may run at new inputs, where y is unknown."""
-    return is_expected(site) and not site["is_observed"]
+    return expected_of(site) is not None and not site["is_observed"]
 
 
 def _is_hidden(site: dict) -> bool:
@@ -245,4 +266,5 @@ def _is_hidden(site: dict) -> bool:
     Nor their data: NumPyro would evaluate the density and its gradient once, operation
     by operation, to see that the start is finite; ``fit`` sees it in the bound.
     """
-    return is_expected(site) or is_inducing(site) or site["type"] == "deterministic"
+    is_data = expected_of(site) is not None
+    return is_data or is_inducing(site) or site["type"] == "deterministic"

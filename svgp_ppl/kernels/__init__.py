@@ -8,7 +8,14 @@ wherever it is needed.
 import svgp_ppl.kernels.spectral  # noqa: F401
 from svgp_ppl.kernels.adapters import FunctionKernel, TinygpKernel, as_kernel
 from svgp_ppl.kernels.dot_product import ArcCosine, Linear, Polynomial
-from svgp_ppl.kernels.kernel import Constant, Kernel, Product, Sum, White
+from svgp_ppl.kernels.kernel import (
+    Constant,
+    Kernel,
+    Product,
+    Sum,
+    White,
+    kernel_values,
+)
 from svgp_ppl.kernels.stationary import (
     RBF,
     Cosine,
@@ -38,4 +45,5 @@ __all__ = [
     "TinygpKernel",
     "White",
     "as_kernel",
+    "kernel_values",
 ]

@@ -1,6 +1,7 @@
 """What a kernel is, and the algebra: sums, products, constants, noise."""
 
 import abc
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "Sum",
     "Value",
     "White",
+    "kernel_values",
     "per_column",
     "single",
 ]
@@ -57,6 +59,20 @@ def per_column(name: str, value: Value, width: int) -> Array:
             f"the shape of {name}, or choose the columns with active_columns"
         )
     return value
+
+
+def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
+    """Lengthscales, variances and periods of a kernel, those of its parts included."""
+    values = {}
+    fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
+    for part in fields:
+        value = getattr(kernel, part.name)
+        name = f"{prefix}{part.name}"
+        if dataclasses.is_dataclass(value):
+            values |= kernel_values(value, f"{name}.")
+        elif part.name in ("lengthscale", "variance", "period"):
+            values[name] = value
+    return values
 
 
 @dataclass(frozen=True)

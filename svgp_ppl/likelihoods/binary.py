@@ -10,14 +10,14 @@ from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array
 
 from svgp_ppl.expectations import closed_form_expectation
-from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
-from svgp_ppl.linalg import floored_sqrt
-from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import (
+from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_predictive_density,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
+from svgp_ppl.linalg import floored_sqrt
+from svgp_ppl.marginals import Marginal
 
 __all__ = ["AdditiveNoiseBernoulli", "Bernoulli"]
 
@@ -79,7 +79,7 @@ class AdditiveNoiseBernoulli:
     - *Prediction*, draws and ``__call__`` are exact (equation 9):
       P(y = 1 | f) = δ + (1 − 2δ) Φ(f/√a), E P(y = 1 | f) = δ + (1 − 2δ) Φ(m/√(a + v)).
 
-    With the belief held fixed the bound is largest at δ = 1 − mean_n Φ(z_n) (equation
+    With q(v) fixed the bound is largest at δ = 1 − mean_n Φ(z_n) (equation
     27), the expected share of data on the wrong side. The bound always prefers a = 0,
     so a is chosen and not learned.
 

@@ -10,21 +10,21 @@ from jax import random
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from svgp_ppl.checks import require_count
 from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    predictive_mean_and_variance,
+    predictive_probabilities,
+)
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.values import (
     Value,
     noise_variance,
     require_components,
-    require_count,
     require_flip,
 )
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import (
-    closed_form_log_predictive,
-    predictive_mean_and_variance,
-    predictive_probabilities,
-)
 
 __all__ = ["AdditiveNoiseCategorical", "Softmax"]
 
@@ -44,8 +44,8 @@ class AdditiveNoiseCategorical:
 
     S is one integral when the components are independent at a datum, and an integral
     over C − 2 dimensions, by fixed quasi-random points, when they are correlated
-    (mixed by a matrix, or held by one joint belief). Noise ``"step"`` is the robust-max
-    likelihood (Hernández-Lobato et al. 2011, Hensman et al. 2015). With the belief held
+    (mixed by a matrix, or under one joint q(v)). Noise ``"step"`` is the robust-max
+    likelihood (Hernández-Lobato et al. 2011, Hensman et al. 2015). With q(v)
     fixed the bound is largest at δ = 1 − mean_n S_n.
 
     Attributes:

@@ -8,10 +8,11 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from jaxtyping import Array
 
+from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import predictive_mean_and_variance
 
 __all__ = ["Poisson"]
 
@@ -27,6 +28,9 @@ class Poisson:
     """
 
     exposure: Value = 1.0
+
+    def __post_init__(self):
+        require_positive(self.exposure, "the exposure of a Poisson likelihood")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Poisson(exposure · exp(f))."""

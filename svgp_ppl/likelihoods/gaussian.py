@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
+from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import closed_form_expectation
-from svgp_ppl.likelihoods.values import Value
-from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import (
+from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_average_by_trapezoid,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.marginals import Marginal
 
 __all__ = ["Gaussian", "HeteroscedasticGaussian", "StudentT"]
 
@@ -34,6 +35,9 @@ class Gaussian:
     """
 
     scale: Value
+
+    def __post_init__(self):
+        require_positive(self.scale, "the scale of a Gaussian likelihood")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(f, scale²)."""
@@ -121,6 +125,10 @@ class StudentT:
 
     df: Value
     scale: Value = 1.0
+
+    def __post_init__(self):
+        require_positive(self.df, "the df of a StudentT likelihood")
+        require_positive(self.scale, "the scale of a StudentT likelihood")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """StudentT(df, f, scale)."""

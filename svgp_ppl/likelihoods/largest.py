@@ -92,7 +92,7 @@ def _product_of_ndtr(ratio: Array, is_other: Array) -> Array:
     """Π_c Φ(ratio_c) over the others, with gradient Π Φ · φ(ratio_c)/Φ(ratio_c).
 
     Where the product underflows so does its gradient, and neither counts in the
-    integral: logarithms, about twice as dear, would not change it.
+    integral: logarithms, at about twice the cost, would not change it.
     """
     return jnp.prod(_factors(ratio, is_other), axis=0)
 

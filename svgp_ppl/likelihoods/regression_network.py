@@ -19,16 +19,17 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
+from svgp_ppl.checks import require_count
 from svgp_ppl.expectations import closed_form_expectation
-from svgp_ppl.likelihoods.values import Value, require_components, require_count
-from svgp_ppl.linalg import floored_sqrt, small_product
-from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import (
+from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_average_by_trapezoid,
     log_predictive_density,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.values import Value, require_components
+from svgp_ppl.linalg import floored_sqrt, small_product
+from svgp_ppl.marginals import Marginal
 
 __all__ = ["GPRN"]
 
@@ -49,7 +50,7 @@ class GPRN:
     integrates W in closed form where the components are independent (y is Gaussian
     given f, and its P entries are independent), and is then an integral over the nodes
     alone. The sign of a node and of its column of W can be changed together: a Gaussian
-    belief settles on one of these, chains may not.
+    q(v) settles on one of these, chains may not.
 
     Attributes:
         num_outputs: P. Static.

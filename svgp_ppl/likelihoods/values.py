@@ -11,7 +11,6 @@ __all__ = [
     "Value",
     "noise_variance",
     "require_components",
-    "require_count",
     "require_flip",
 ]
 
@@ -54,14 +53,6 @@ def require_flip(flip) -> None:
             f"{flip!r}: with 0 a single label on the wrong side has probability zero. "
             "Give a small number such as 1e-3, or learn it: numpyro.param('flip', "
             "1e-3, constraint=numpyro.distributions.constraints.unit_interval)."
-        )
-
-
-def require_count(value, what: str, least: int) -> None:
-    """Raise unless ``value`` is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"{what} must be an integer of at least {least}, and is {value!r}."
         )
 
 

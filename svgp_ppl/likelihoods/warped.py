@@ -13,9 +13,12 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
 from svgp_ppl.expectations import GaussHermite, average, closed_form_expectation
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    predictive_mean_and_variance,
+)
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
-from svgp_ppl.predictive import closed_form_log_predictive, predictive_mean_and_variance
 
 __all__ = ["BoxCox", "TanhSum", "Warped"]
 
@@ -77,7 +80,7 @@ class Warped:
     def quantiles(self, levels, latent_mean: Array, latent_variance: Array) -> Array:
         """Quantiles of y, t⁻¹(m + √(v + scale²) Φ⁻¹(level)), [levels, N].
 
-        For a Gaussian belief, with the moments of f that ``predict`` gives. For a
+        For a Gaussian q(v), with the moments of f that ``predict`` gives. For a
         mixture or for draws take ``jnp.quantile`` of ``Prediction.sample``.
 
         Args:

@@ -6,7 +6,12 @@ from svgp_ppl.mcmc.gibbs import Gibbs
 from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
 from svgp_ppl.mcmc.nuts import NUTS
-from svgp_ppl.mcmc.sampler import Sampler, Steered, Steering, StochasticGradient
+from svgp_ppl.mcmc.sampler import (
+    HostAdaptation,
+    HostAdapted,
+    Sampler,
+    StochasticGradient,
+)
 from svgp_ppl.mcmc.slice import EllipticalSlice
 from svgp_ppl.mcmc.stochastic import SGHMC, SGLD
 
@@ -20,9 +25,9 @@ __all__ = [
     "Chains",
     "EllipticalSlice",
     "Gibbs",
+    "HostAdaptation",
+    "HostAdapted",
     "Sampler",
-    "Steered",
-    "Steering",
     "StochasticGradient",
     "run_chains",
 ]

@@ -103,7 +103,7 @@ class ChEES:
         del entry
         adaptation = warmup.adaptation
         now = ChEESTuned(adaptation.step_size, adaptation.trajectory_length)
-        state, info, told = self._move(key, warmup.state, logdensity_fn, now)
+        state, info, statistics = self._move(key, warmup.state, logdensity_fn, now)
 
         def all_chains(tree):
             return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, CHAINS), tree)
@@ -119,7 +119,7 @@ class ChEES:
             unit_masses(state.position),
         )
         new = jax.tree.map(lambda a, old: jnp.asarray(a, old.dtype), new, adaptation)
-        return ChEESWarmup(state, new), told
+        return ChEESWarmup(state, new), statistics
 
     def finish(self, warmup: ChEESWarmup) -> tuple[DynamicHMCState, ChEESTuned]:
         """Position, and the moving averages of step size and length."""
@@ -141,8 +141,8 @@ class ChEES:
         tuned: ChEESTuned,
     ) -> tuple[DynamicHMCState, HMCInfo]:
         """One transition."""
-        new, _, told = self._move(key, state, logdensity_fn, tuned)
-        return new, told
+        new, _, statistics = self._move(key, state, logdensity_fn, tuned)
+        return new, statistics
 
     def _move(self, key, state: Any, logdensity_fn, tuned: ChEESTuned):
         kernel = blackjax.dynamic_hmc.build_kernel(

@@ -14,7 +14,7 @@ from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
-from svgp_ppl.mcmc.sampler import Steering
+from svgp_ppl.mcmc.sampler import HostAdaptation
 from svgp_ppl.mcmc.slice import slice_step
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
@@ -87,7 +87,7 @@ class Gibbs:
     """v given θ by HMC or elliptical slices, then θ given v by random-walk Metropolis.
 
     The comparator of Hensman et al. (2015): the whitened values v are ancillary, so the
-    likelihood is recomputed at every proposed θ with v held (Murray & Adams 2010). The
+    likelihood is recomputed at every proposed θ with v fixed (Murray & Adams 2010). The
     random walk adds N(0, scale²) to all unconstrained θ at once. Tuned in rounds like
     :class:`HMC`: (step size, L_max) by the jumps of v, the scale by those of θ, two
     searches a chain side by side.
@@ -144,7 +144,7 @@ class Gibbs:
         length, number = rounds(num_warmup, self.num_rounds)
         return jnp.zeros(length * number, int)
 
-    def steer(self, num_chains: int, num_warmup: int) -> Steering:
+    def host_adaptation(self, num_chains: int, num_warmup: int) -> HostAdaptation:
         """Two searches for each chain."""
         length, number = rounds(num_warmup, self.num_rounds)
         options = {"num_chains": num_chains, "num_rounds": number}
@@ -160,7 +160,7 @@ class Gibbs:
             dtype = stats["step_size"].dtype
             return _as_tuned(dtype, *update_v(stats), *update_rest(stats))
 
-        return Steering(length, tuned)
+        return HostAdaptation(length, tuned)
 
     def warmup_step(
         self, key: Array, warmup: GibbsWarmup, logdensity_fn: Callable, entry: Any
@@ -208,18 +208,18 @@ class Gibbs:
         )
 
     def _move_whitened(self, key, v: Any, state: GibbsState, logdensity_fn, tuned):
-        """New v, its log density, and what is told of the move."""
+        """New v, its log density, and statistics of the move."""
         start: Any
         if self.inner == "elliptical_slice":
             start = EllipSliceState(v, state.logdensity)
             new, num_evaluations = slice_step(key, start, logdensity_fn)
-            told = {
+            statistics = {
                 "diverging": jnp.zeros((), bool),
                 "n_steps": jnp.zeros((), int),
                 "num_evaluations": num_evaluations,
                 "acceptance_rate": jnp.ones_like(state.logdensity),
             }
-            return new.position, new.logdensity, told
+            return new.position, new.logdensity, statistics
         # θ has moved since the last trajectory: the gradient is a new one.
         start = blackjax.dynamic_hmc.init(v, logdensity_fn, state.draw)
         new, info = hmc_step(
@@ -229,13 +229,13 @@ class Gibbs:
             tuned,
             self.divergence_threshold,
         )
-        told = {
+        statistics = {
             "diverging": info.is_divergent,
             "n_steps": info.num_integration_steps + 1,
             "num_evaluations": jnp.zeros((), int),
             "acceptance_rate": info.acceptance_rate,
         }
-        return new.position, new.logdensity, told
+        return new.position, new.logdensity, statistics
 
     def _split(self, position: dict) -> tuple[dict, dict]:
         """Whitened values, and the other sites."""

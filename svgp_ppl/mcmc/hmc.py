@@ -12,7 +12,7 @@ from blackjax.mcmc.dynamic_hmc import DynamicHMCState
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from svgp_ppl.mcmc.sampler import Steering
+from svgp_ppl.mcmc.sampler import HostAdaptation
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
     log_grid,
@@ -118,7 +118,7 @@ class HMC:
         length, number = rounds(num_warmup, self.num_rounds)
         return jnp.zeros(length * number, int)
 
-    def steer(self, num_chains: int, num_warmup: int) -> Steering:
+    def host_adaptation(self, num_chains: int, num_warmup: int) -> HostAdaptation:
         """A search over (ε, L_max) for each chain."""
         length, number = rounds(num_warmup, self.num_rounds)
         update = searching(self._coordinates(), jump_for_steps, num_chains, number)
@@ -126,7 +126,7 @@ class HMC:
         def tuned(stats):
             return as_tuned(stats["step_size"].dtype, *update(stats))
 
-        return Steering(length, tuned)
+        return HostAdaptation(length, tuned)
 
     def warmup_step(
         self, key: Array, warmup: HMCWarmup, logdensity_fn: Callable, entry: Any

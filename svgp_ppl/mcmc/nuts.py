@@ -91,6 +91,10 @@ class NUTS:
             raise ValueError(
                 f'metric must be "diagonal" or "dense"; got {self.metric!r}.'
             )
+        if self.max_num_doublings < 1:
+            raise ValueError(
+                f"max_num_doublings must be at least 1; got {self.max_num_doublings}."
+            )
         if not 0 < self.target_acceptance_rate < 1:
             raise ValueError(
                 "target_acceptance_rate must lie strictly between 0 and 1 (0.8 is "

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CHAINS", "Sampler", "Steered", "Steering", "StochasticGradient"]
+__all__ = ["CHAINS", "HostAdaptation", "HostAdapted", "Sampler", "StochasticGradient"]
 
 # Name of the axis of chains, for samplers that tune on all chains together.
 CHAINS = "chains"
@@ -53,8 +53,8 @@ class Sampler(Protocol):
         ...
 
 
-class Steering(NamedTuple):
-    """How the host steers a warm-up in rounds.
+class HostAdaptation(NamedTuple):
+    """How the host adapts a sampler between the rounds of its warm-up.
 
     Attributes:
         round_length: Steps of a round.
@@ -68,16 +68,16 @@ class Steering(NamedTuple):
 
 
 @runtime_checkable
-class Steered(Sampler, Protocol):
-    """A sampler whose warm-up is steered by the host between rounds.
+class HostAdapted(Sampler, Protocol):
+    """A sampler that the host adapts between the rounds of its warm-up.
 
     Its schedule is a whole number of rounds, and the state of its warm-up has a field
     ``tuned``, which is replaced after every round. The program of a round is compiled
     once.
     """
 
-    def steer(self, num_chains: int, num_warmup: int) -> Steering:
-        """A new steering, for one run."""
+    def host_adaptation(self, num_chains: int, num_warmup: int) -> HostAdaptation:
+        """A new adaptation, for one run."""
         ...
 
 

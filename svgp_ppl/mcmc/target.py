@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import random
-from numpyro.handlers import block, seed, substitute, trace
+from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import (
     constrain_fn,
@@ -20,141 +19,58 @@ from numpyro.infer.util import (
     unconstrain_fn,
 )
 
-from svgp_ppl.arguments import take_apart
-from svgp_ppl.plates import all_rows, drawn_rows, subsampled
-from svgp_ppl.primitives import is_inducing, is_layer
+from svgp_ppl.compilation import call, look, partition
+from svgp_ppl.handlers import (
+    all_rows,
+    drawn_rows,
+    is_inducing,
+    is_layer,
+    set_up,
+    subsampled,
+    trace_of,
+)
 
-__all__ = ["Target", "make_target"]
+__all__ = ["Data", "Start", "Target"]
 
 
-class Target(NamedTuple):
-    """What a sampler needs of a model, and how to read its draws.
+class Data(NamedTuple):
+    """The arrays that the log density of a model depends on.
 
     Attributes:
-        logdensity_fn: (position, data) -> log density; a position is a dict of
-            unconstrained values by site name. With a key as third argument, an unbiased
-            estimate from the rows (and the random nodes) that the key draws.
-        constrain: (position, data) -> dict of values at latent and deterministic sites.
-        data: Array arguments of the model, passed through ``jit``.
-        model: The model with its parameters frozen and its first random nodes fixed.
-        with_nodes: Key of random nodes -> the model with these.
-        node_keys: Keys of the nodes over which the log density is averaged.
-        args: Arguments of the model.
-        kwargs: Keyword arguments of the model.
-        model_trace: A trace of the model.
+        arrays: Array arguments of the model.
         params: Values of the ``param`` sites, frozen.
+        noise_keys: Keys of the fixed noise over which the log density is averaged.
     """
 
-    logdensity_fn: Callable[..., jax.Array]
-    constrain: Callable[[dict, list], dict]
-    data: list
-    model: Callable
-    with_nodes: Callable[[Any], Callable]
-    node_keys: Any
-    args: tuple
-    kwargs: dict
-    model_trace: dict[str, dict]
+    arrays: list
     params: dict[str, jax.Array]
-
-    def latent_names(self) -> list[str]:
-        """Names of the latent sites."""
-        return [
-            name
-            for name, site in self.model_trace.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        ]
-
-    def whitened_names(self) -> list[str]:
-        """Names of the sites that hold whitened values, whose prior is N(0, I)."""
-        sites = self.model_trace
-        return [name for name in self.latent_names() if is_inducing(sites[name])]
-
-    def observed(self) -> dict[str, np.ndarray]:
-        """Data by site name."""
-        return {
-            name: np.asarray(site["value"])
-            for name, site in self.model_trace.items()
-            if site["type"] == "sample" and site["is_observed"]
-        }
-
-    def unconstrain(self, values: Mapping[str, jax.Array], data: list) -> dict:
-        """A position from values at the latent sites."""
-        missing = [name for name in self.latent_names() if name not in values]
-        if missing:
-            raise ValueError(
-                f"init has no value of the latent site(s) {missing}, only of "
-                f"{sorted(values)}. Was it fitted with this model?"
-            )
-        args, kwargs = self.put_back(data)
-        latent = {name: values[name] for name in self.latent_names()}
-        return unconstrain_fn(self.model, args, kwargs, latent)
-
-    def put_back(self, data: list) -> tuple[tuple, dict]:
-        """The arguments of the model with these arrays in their places."""
-        return take_apart(self.args, self.kwargs)[1](data)
-
-    def initial_positions(self, key, num_chains: int) -> dict:
-        """Uniform on (−2, 2) in every unconstrained value, redrawn until finite."""
-
-        @jax.jit
-        def draw(keys, data):
-            args, kwargs = self.put_back(data)
-            example = self.unconstrain(
-                {n: self.model_trace[n]["value"] for n in self.latent_names()}, data
-            )
-            (positions, _, _), _ = find_valid_initial_params(
-                keys,
-                self.model,
-                init_strategy=init_to_uniform,
-                model_args=args,
-                model_kwargs=kwargs,
-                prototype_params=example,
-            )
-            return positions
-
-        return draw(random.split(key, num_chains), self.data)
-
-    def positions_from(self, key, guide: Callable, params: dict, num_chains: int):
-        """Positions drawn from a guide: v from its belief, the rest as it has them."""
-        if getattr(guide, "prototype_trace", guide) is None:
-            # An automatic guide looks at the model once, and not inside of jit.
-            with block():
-                seed(guide, key)(*self.args, **self.kwargs)
-
-        @jax.jit
-        def draw(keys, data):
-            args, kwargs = self.put_back(data)
-
-            def one(key):
-                run = substitute(seed(guide, key), data=params)
-                sites = trace(run).get_trace(*args, **kwargs)
-                values = {
-                    name: site["value"]
-                    for name, site in sites.items()
-                    if site["type"] == "sample"
-                }
-                return self.unconstrain(values, data)
-
-            return jax.vmap(one)(keys)
-
-        return draw(random.split(key, num_chains), self.data)
+    noise_keys: Any
 
 
-def make_target(
-    key,
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    params: Mapping[str, Any],
-    num_nodes: int = 1,
-    *,
-    minibatches: bool = False,
-) -> Target:
-    """The target of a model, with ``param`` sites frozen at ``params``.
+class Start(NamedTuple):
+    """What a model holds beside its log density.
 
-    Sites missing in ``params`` are frozen at their initial values. Everything that the
-    model draws besides its sample sites (nodes of a Monte Carlo expectation, inner
-    layers) uses fixed keys, so that the density is a function: with S nodes ε_s
+    Attributes:
+        params: Values of the ``param`` sites: those given, the initial ones otherwise.
+        observed: Data by site name.
+    """
+
+    params: dict[str, jax.Array]
+    observed: dict[str, jax.Array]
+
+
+class _Facts(NamedTuple):
+    latent: list[str]  # in the order of the model
+    whitened: list[str]
+    layers: frozenset[str]
+
+
+class Target:
+    """The log density of a model, its ``param`` sites frozen; how to read its draws.
+
+    Everything that the model draws besides its sample sites (nodes of a Monte Carlo
+    expectation, inner layers) uses fixed keys, so that the density is a function: with
+    S draws ε_s of that noise
 
         log p̃(v, θ) = log p(v, θ) + (1/S) Σ_s Σ_n E_{p(f_n | v, ε_s)} log p(y_n | f_n).
 
@@ -163,65 +79,187 @@ def make_target(
 
         log p(v, θ) + (N/B) Σ_{n drawn} E_{p(f_n | v, ε)} log p(y_n | f_n).
 
+    Args:
+        key: Random key of the noise.
+        model: The model.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        params: Values of ``param`` sites; the others are frozen at their initial ones.
+        num_noise_draws: S.
+        minibatches: Whether a sampler looks at a part of the data at each step.
+
+    Attributes:
+        data: Second argument of the log density.
+        observed: Data by site name.
+        made_of: What determines the log density beside ``data``.
+
     Raises:
         ValueError: A plate is subsampled, or none is where one has to be; a latent site
             is discrete; there is no latent or no observed site.
     """
-    key_nodes, key_look = random.split(key)
-    # Inside of all other handlers: the keys that they give do not depend on the rows.
-    of_rows = drawn_rows(model)
-    if minibatches:
-        look = seed(substitute(of_rows, data=dict(params)), key_look)
-        _require_minibatches(trace(look).get_trace(*args, **kwargs))
-        model = all_rows(model)
-    fixed = seed(substitute(model, data=dict(params)), key_nodes)
-    model_trace = trace(seed(fixed, key_look)).get_trace(*args, **kwargs)
-    _require_sampleable(model_trace)
-    frozen = {
-        name: jnp.asarray(site["value"])
-        for name, site in model_trace.items()
-        if site["type"] == "param"
-    }
-    frozen_model = substitute(model, data=frozen)
-    node_keys = random.split(key_nodes, num_nodes)
 
-    def with_nodes(key):
-        return seed(frozen_model, key)
+    def __init__(
+        self,
+        key,
+        model: Callable,
+        args: tuple,
+        kwargs: dict,
+        params: Mapping[str, Any],
+        num_noise_draws: int = 1,
+        *,
+        minibatches: bool = False,
+    ):
+        self._args, self._kwargs = args, kwargs
+        arrays, self.combine, static = partition(args, kwargs)
+        # Inside of all other handlers: the keys that they give do not depend on rows.
+        self._of_rows = drawn_rows(model)
+        self._model = all_rows(model) if minibatches else model
+        self.made_of = (model, static, num_noise_draws, minibatches)
+        key_noise, key_look = random.split(key)
+        given = {name: jnp.asarray(value) for name, value in params.items()}
 
-    fixed = with_nodes(node_keys[0])
-    arrays, put_back = take_apart(args, kwargs)
-    layers = {name for name, site in model_trace.items() if is_layer(site)}
+        if minibatches:
+            self._look(_require_minibatches, self._of_rows, key_look, given)
+        self._facts = self._look(_facts_of, self._model, key_look, given)
 
-    def logdensity_fn(position, data, key=None):
-        args, kwargs = put_back(data)
+        def start(key, given, arrays):
+            args, kwargs = self.combine(arrays)
+            run = {"key": key, "values": given}
+            sites = trace_of(self._model, args, kwargs, **run)
+            kept: dict[str, dict] = {"param": {}, "sample": {}}
+            for name, site in sites.items():
+                if site["type"] == "param" or site.get("is_observed"):
+                    kept[site["type"]][name] = jnp.asarray(site["value"])
+            return Start(kept["param"], kept["sample"]), random.split(
+                key, num_noise_draws
+            )
+
+        made_of = ("start of a target", *self.made_of)
+        found, noise_keys = call(
+            start, made_of, key_noise, given, arrays, runs_once=True
+        )
+        self.observed = found.observed
+        self.data = Data(arrays, found.params, noise_keys)
+
+    def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
+        """``function`` of a trace of the model, whose values are not computed."""
+
+        def facts(args, kwargs, key, params):
+            return function(trace_of(model, args, kwargs, key=key, values=params))
+
+        return look(facts, self._args, self._kwargs, key, params)
+
+    @property
+    def latent_names(self) -> list[str]:
+        """Names of the latent sites."""
+        return self._facts.latent
+
+    @property
+    def whitened_names(self) -> list[str]:
+        """Names of the sites that hold whitened values, whose prior is N(0, I)."""
+        return self._facts.whitened
+
+    def with_noise(self, key, params: Mapping[str, Any]) -> Callable:
+        """The model with its parameters frozen and its noise drawn from a key."""
+        return seed(substitute(self._model, data=dict(params)), key)
+
+    def logdensity_fn(self, position: dict, data: Data, key=None) -> jax.Array:
+        """Log density of a position: a dict of unconstrained values by site name.
+
+        With a key, an unbiased estimate from the rows (and the noise) that it draws.
+        """
+        args, kwargs = self.combine(data.arrays)
         if key is not None:
-            estimate = seed(substitute(of_rows, data=frozen), key)
+            estimate = seed(substitute(self._of_rows, data=data.params), key)
             return -jnp.asarray(potential_energy(estimate, args, kwargs, position))
 
-        def at_nodes(key):
-            potential = potential_energy(with_nodes(key), args, kwargs, position)
-            return -jnp.asarray(potential)
+        def at_noise(key):
+            model = self.with_noise(key, data.params)
+            return -jnp.asarray(potential_energy(model, args, kwargs, position))
 
-        # What does not depend on the nodes is computed once.
-        return jnp.mean(jax.vmap(at_nodes)(node_keys))
+        # What does not depend on the noise is computed once.
+        return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
 
-    def constrain(position, data):
-        args, kwargs = put_back(data)
-        values = constrain_fn(fixed, args, kwargs, position, return_deterministic=True)
-        return {name: v for name, v in values.items() if name not in layers}
+    def constrain(self, position: dict, data: Data) -> dict[str, jax.Array]:
+        """Values at latent and deterministic sites, from a position."""
+        args, kwargs = self.combine(data.arrays)
+        model = self.with_noise(data.noise_keys[0], data.params)
+        values = constrain_fn(model, args, kwargs, position, return_deterministic=True)
+        return {n: v for n, v in values.items() if n not in self._facts.layers}
 
-    return Target(
-        logdensity_fn,
-        constrain,
-        arrays,
-        fixed,
-        with_nodes,
-        node_keys,
-        args,
-        kwargs,
-        model_trace,
-        frozen,
-    )
+    def unconstrain(self, values: Mapping[str, jax.Array], data: Data) -> dict:
+        """A position from values at the latent sites."""
+        missing = [name for name in self.latent_names if name not in values]
+        if missing:
+            raise ValueError(
+                f"init has no value of the latent site(s) {missing}, only of "
+                f"{sorted(values)}. Was it fitted with this model?"
+            )
+        args, kwargs = self.combine(data.arrays)
+        latent = {name: values[name] for name in self.latent_names}
+        model = self.with_noise(data.noise_keys[0], data.params)
+        return unconstrain_fn(model, args, kwargs, latent)
+
+    def initial_positions(self, key, num_chains: int) -> dict:
+        """Uniform on (−2, 2) in every unconstrained value, redrawn until finite."""
+
+        def draw(key, data):
+            args, kwargs = self.combine(data.arrays)
+            model = self.with_noise(data.noise_keys[0], data.params)
+            sites = trace_of(model, args, kwargs, key=key)
+            example = self.unconstrain(
+                {name: sites[name]["value"] for name in self.latent_names}, data
+            )
+            (positions, _, _), _ = find_valid_initial_params(
+                random.split(key, num_chains),
+                model,
+                init_strategy=init_to_uniform,
+                model_args=args,
+                model_kwargs=kwargs,
+                prototype_params=example,
+            )
+            return positions
+
+        made_of = ("initial positions", num_chains, *self.made_of)
+        return call(draw, made_of, key, self.data, runs_once=True)
+
+    def positions_from(self, key, guide: Callable, params: dict, num_chains: int):
+        """Positions drawn from a guide: v from its q(v), the rest as it has them."""
+        set_up(guide, key, self._args, self._kwargs)
+
+        def draw(key, params, data):
+            args, kwargs = self.combine(data.arrays)
+
+            def one(key):
+                sites = trace_of(guide, args, kwargs, key=key, values=params)
+                values = {
+                    name: site["value"]
+                    for name, site in sites.items()
+                    if site["type"] == "sample"
+                }
+                return self.unconstrain(values, data)
+
+            return jax.vmap(one)(random.split(key, num_chains))
+
+        made_of = ("positions from a guide", num_chains, guide, *self.made_of)
+        return call(draw, made_of, key, params, self.data, runs_once=True)
+
+    def trace_at(self, values: Mapping[str, jax.Array]) -> dict[str, dict]:
+        """A trace at values of the latent sites, operation by operation."""
+        model = self.with_noise(self.data.noise_keys[0], self.data.params)
+        return trace_of(model, self._args, self._kwargs, values=values)
+
+
+def _facts_of(model_trace: dict[str, dict]) -> _Facts:
+    _require_sampleable(model_trace)
+    latent = [
+        name
+        for name, site in model_trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    ]
+    layers = frozenset(n for n, site in model_trace.items() if is_layer(site))
+    whitened = [name for name in latent if is_inducing(model_trace[name])]
+    return _Facts(latent, whitened, layers)
 
 
 def _require_sampleable(model_trace: dict[str, dict]) -> None:
@@ -239,7 +277,7 @@ def _require_sampleable(model_trace: dict[str, dict]) -> None:
             f"plate '{name}' sees {rows} of {size} data. "
             "MCMC needs a fixed log density, and a new subsample each time would "
             "change the posterior: drop subsample_size, and bound the memory with "
-            "observe(chunk_size=). Where a pass over all data is too dear, "
+            "observe(chunk_size=). Where a pass over all data costs too much, "
             "sampler=svgp_ppl.mcmc.SGHMC() takes the model as it is; its draws are "
             "biased."
         )

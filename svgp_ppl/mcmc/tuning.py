@@ -74,7 +74,7 @@ def searching(
     num_chains: int,
     num_rounds: int,
 ) -> Callable[[dict], np.ndarray]:
-    """One search for each chain, told the statistics of a round at a time.
+    """One search for each chain, given the statistics of one round at a time.
 
     Args:
         coordinates: Values of each coordinate.

@@ -5,7 +5,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from svgp_ppl.fit import Fit
+from svgp_ppl.fitting.fit import Fit
 
 __all__ = ["bound", "inducing_inputs"]
 

@@ -1,0 +1,404 @@
+"""Programs: compiled once for what they are made of, and found again.
+
+``jax.jit`` finds a program by the function object. A closure made anew at every call
+is compiled anew at every call, and what it closes over lives as long as the program.
+Here a program is found in two ways, and keeps neither a model nor data alive:
+
+1. by what its caller says that it is made of (a model, a guide, a sampler, options),
+   and by the shapes of its arguments: then it is not even traced again;
+2. by the text of its lowered form, with every array that it closes over turned into an
+   argument: a function defined anew with the same code, as by a notebook's cell that is
+   run again, is traced and not compiled.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer, eval_jaxpr
+
+__all__ = [
+    "TRACING",
+    "Program",
+    "as_jax_arrays",
+    "cache_compilations",
+    "call",
+    "find",
+    "forget_programs",
+    "inspected",
+    "is_array",
+    "look",
+    "partition",
+    "static_part",
+]
+
+# Programs of either kind that are remembered; those of a whole session of work.
+_MOST_PROGRAMS = 256
+# Arrays around a model up to this size are compared by their contents.
+_MOST_BYTES = 2**28
+
+# NumPyro's stack of handlers is global: one model is traced at a time.
+TRACING = threading.RLock()
+
+# Options of XLA for programs that are run once.
+_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
+
+_found: OrderedDict[tuple, "_Found"] = OrderedDict()
+_compiled: OrderedDict[str, Any] = OrderedDict()
+
+
+class _Found(NamedTuple):
+    """What is remembered of a program.
+
+    Attributes:
+        executable: The compiled program, of two flat lists: constants and arguments.
+        constants: The arrays that the function closes over.
+        out_tree: Structure of what it returns.
+    """
+
+    executable: Any
+    constants: list
+    out_tree: Any
+
+
+class Program(NamedTuple):
+    """A compiled function; call it with arguments like those it was found for.
+
+    Attributes:
+        found: What is remembered of it.
+        seconds: How long it took to find, tracing and compilation included.
+    """
+
+    found: _Found
+    seconds: float
+
+    def __call__(self, *args) -> Any:
+        """What the function returns."""
+        flat = [_as_array(leaf) for leaf in jax.tree.leaves(args)]
+        found = self.found
+        return found.out_tree.unflatten(found.executable(found.constants, flat))
+
+
+def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Any:
+    """``function(*args)``, compiled at most once; inside of a trace, part of it.
+
+    Args:
+        function: Of arrays and trees of arrays.
+        made_of: What determines the function, beside the shapes of its arguments.
+        *args: Its arguments.
+        runs_once: As for :func:`find`.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+        return function(*args)
+    return find(function, made_of, *args, runs_once=runs_once)(*args)
+
+
+def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Program:
+    """The program of a function for such arguments; compiled if there is none.
+
+    Args:
+        function: Of arrays and trees of arrays. Only its code and what it closes over
+            matter: it is traced, and not kept.
+        made_of: What determines the function, beside the shapes of its arguments. Plain
+            values and frozen dataclasses are compared, everything else is taken by
+            identity and not kept alive. Name the program by a string among them.
+        *args: Example arguments.
+        runs_once: Whether it is called once or twice, so that a program that is made
+            in half the time is better than one that runs in a third of it.
+    """
+    began = time.perf_counter()
+    leaves, in_tree = jax.tree.flatten(args)
+    flat = [_as_array(leaf) for leaf in leaves]
+    key = (_identity(made_of), in_tree, tuple(map(_signature, flat)), _settings())
+    with TRACING:
+        found = _found.get(key)
+        if found is None:
+            found = _lowered(function, in_tree, flat, runs_once)
+            _remember(_found, key, found)
+        else:
+            _found.move_to_end(key)
+    return Program(found, time.perf_counter() - began)
+
+
+def inspected(function: Callable, *args) -> Any:
+    """Facts that ``function(*args)`` returns when it is traced; nothing is computed.
+
+    Args:
+        function: Returns plain facts (names, shapes, flags), no arrays. What it closes
+            over keeps its values, which can be checked on the way.
+        *args: Arrays and trees of arrays, of which it sees the shapes only.
+    """
+    facts = []
+    with TRACING:
+        jax.eval_shape(lambda *args: facts.append(function(*args)), *args)
+    return facts[0]
+
+
+def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> Any:
+    """Facts that ``function(args, kwargs, *traced)`` returns; nothing is computed.
+
+    Args:
+        function: Returns plain facts, no arrays.
+        args: Arguments of a model, which keep their values and can be checked.
+        kwargs: Its keyword arguments, likewise.
+        *traced: Arrays and trees of arrays, of which only the shapes are seen.
+    """
+    try:
+        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+    except jax.errors.TracerArrayConversionError:
+        # An array of NumPy cannot be indexed by what is being traced, one of JAX can.
+        args, kwargs = as_jax_arrays(args, kwargs)
+        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+
+
+def forget_programs() -> None:
+    """Forget all programs that were compiled here."""
+    with TRACING:
+        _found.clear()
+        _compiled.clear()
+
+
+def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
+    """Keep compiled programs on disk, for the next process.
+
+    Sets JAX's persistent compilation cache for everything this process compiles from
+    now on, small programs included (JAX's own threshold of a second skips most of
+    them): a script that is started again then compiles next to nothing.
+
+    Args:
+        folder: Where to keep them; ``svgp_ppl`` in the user's folder for caches if
+            None. It grows without bound and may be deleted at any time.
+
+    Returns:
+        The folder.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> folder = gp.cache_compilations()  # doctest: +SKIP
+    """
+    if folder is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "svgp_ppl"
+    path = Path(folder).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
+
+
+# ------------------------------------------------------------ the arguments of a model
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the arguments is an array."""
+    return isinstance(leaf, np.ndarray | jax.Array)
+
+
+def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tuple]:
+    """The arguments of a model, parted into arrays and the rest.
+
+    Arrays travel through programs as arguments, so that data are never baked into
+    compiled code; flags, sizes and None stay what they are.
+
+    Returns:
+        The arrays; a function ``combine(arrays) -> (args, kwargs)``; and what else
+        determines it, for ``made_of``.
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    arrays = [_as_array(leaf) for leaf in leaves if is_array(leaf)]
+    rest = [None if is_array(leaf) else (leaf,) for leaf in leaves]
+
+    def combine(arrays: list) -> tuple[tuple, dict]:
+        waiting = iter(arrays)
+        full = [next(waiting) if leaf is None else leaf[0] for leaf in rest]
+        return jax.tree.unflatten(structure, full)
+
+    return arrays, combine, static_part(args, kwargs)
+
+
+def as_jax_arrays(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    """The arguments with JAX's arrays, which can be indexed by what is being traced."""
+
+    def convert(leaf):
+        return _as_array(leaf) if is_array(leaf) else leaf
+
+    return jax.tree.map(convert, (args, kwargs))
+
+
+def static_part(args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """What determines the arguments of a model beside their arrays, for ``made_of``."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    return structure, tuple(None if is_array(leaf) else (leaf,) for leaf in leaves)
+
+
+# ------------------------------------------------------------------------- compilation
+
+
+def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _Found:
+    """Trace a function and compile it, unless the same text was compiled before."""
+    out_trees = []
+
+    def of_leaves(*leaves):
+        result, out_tree = jax.tree.flatten(function(*in_tree.unflatten(leaves)))
+        out_trees.append(out_tree)
+        return result
+
+    traced = jax.make_jaxpr(of_leaves)(*flat)
+    constants = [_as_array(constant) for constant in traced.consts]
+
+    def of_lists(constants, leaves):
+        return eval_jaxpr(traced.jaxpr, constants, *leaves)
+
+    # Unused arguments stay, so that the text tells their shapes too.
+    lowered = jax.jit(of_lists, keep_unused=True).lower(constants, flat)
+    digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    digest = f"{digest} {runs_once} {_settings()}"
+    executable = _compiled.get(digest)
+    if executable is None:
+        executable = lowered.compile(_QUICKLY if runs_once else None)
+        _remember(_compiled, digest, executable)
+    return _Found(executable, constants, out_trees[-1])
+
+
+def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
+    programs[key] = value
+    while len(programs) > _MOST_PROGRAMS:
+        programs.popitem(last=False)
+
+
+def _as_array(leaf: Any) -> jax.Array:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
+    return jnp.asarray(leaf)
+
+
+def _signature(leaf: jax.Array) -> tuple:
+    sharding = leaf.sharding
+    placed = sharding if len(sharding.device_set) > 1 else None
+    return jax.typeof(leaf), placed
+
+
+def _settings() -> tuple:
+    """What else decides how a function is traced and compiled."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_default_device,
+        config.read("jax_disable_most_optimizations"),
+    )
+
+
+# ---------------------------------------------------------------------------- identity
+
+
+def _identity(part: Any) -> Hashable:
+    """What tells a part of a program from others, without keeping it alive."""
+    if part is None or isinstance(part, str | bytes | int | float | complex | type):
+        return type(part), part
+    if isinstance(part, tuple | list):
+        return type(part), tuple(map(_identity, part))
+    if isinstance(part, dict):
+        return dict, tuple((name, _identity(value)) for name, value in part.items())
+    if isinstance(part, jax.tree_util.PyTreeDef):
+        return part
+    if dataclasses.is_dataclass(part) and part.__hash__ is not None:
+        fields = dataclasses.fields(part)
+        values = tuple(_identity(getattr(part, field.name)) for field in fields)
+        return type(part), values
+    if inspect.ismethod(part):  # made anew whenever it is looked up
+        return _identity(part.__self__), part.__func__.__name__
+    if inspect.isfunction(part):
+        return _Same(part), _surroundings(part, set())
+    try:
+        return _Same(part)
+    except TypeError:  # no weak references to it: a number of NumPy, a range, a date
+        return (type(part), part) if isinstance(part, Hashable) else object()
+
+
+class _Same:
+    """An object, equal to itself alone, and not kept alive."""
+
+    __slots__ = ("_number", "reference")
+
+    def __init__(self, value: Any):
+        self.reference, self._number = weakref.ref(value, _forget), id(value)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other) -> bool:
+        if self is other:
+            return True
+        value = self.reference()
+        is_same = isinstance(other, _Same) and other.reference() is value
+        return value is not None and is_same
+
+
+def _surroundings(function: Any, seen: set[int]) -> Hashable:
+    """The values that a function reads from around it, and those of its helpers.
+
+    A variable that was assigned anew, or an array that was written into, makes another
+    program. What is not looked into are attributes of objects, and functions of other
+    modules.
+    """
+    seen.add(id(function))
+    names = _names(function.__code__)
+    around = {n: v for n, v in function.__globals__.items() if n in names}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+    for name, cell in cells:
+        try:
+            around[name] = cell.cell_contents
+        except ValueError:  # assigned later
+            continue
+    found = []
+    for name, value in sorted(around.items()):
+        if inspect.isfunction(value):
+            if id(value) not in seen and value.__module__ == function.__module__:
+                found.append((name, _surroundings(value, seen)))
+        elif isinstance(value, np.ndarray):
+            found.append((name, value.shape, value.dtype, _contents(value)))
+        elif not (inspect.ismodule(value) or isinstance(value, type)):
+            found.append((name, _identity(value)))
+    defaults = (function.__defaults__, function.__kwdefaults__)
+    return tuple(found), _identity(defaults)
+
+
+def _names(code: Any) -> set[str]:
+    """Global names of a function, and of those that are defined inside of it."""
+    inner = [c for c in code.co_consts if inspect.iscode(c)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _contents(array: np.ndarray) -> Hashable:
+    """What tells the contents of an array of NumPy, which may be written into."""
+    if array.nbytes > _MOST_BYTES:  # reading all of it costs as much as a trace
+        return _Same(array)
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+
+
+def _forget(reference: weakref.ref) -> None:
+    """Drop the programs of something that is gone, with the arrays it closed over."""
+    for key in list(_found):
+        if _mentions(key[0], reference):
+            _found.pop(key, None)
+
+
+def _mentions(identity: Any, reference: weakref.ref) -> bool:
+    if isinstance(identity, tuple):
+        return any(_mentions(part, reference) for part in identity)
+    return isinstance(identity, _Same) and identity.reference is reference

@@ -1,0 +1,56 @@
+"""Expectations under the marginal of a latent, by quadrature or by draws.
+
+``variational``  E_q log p(y|f), the variational expectation
+``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
+``nodes``        quadrature nodes and draws, and the choice between them
+"""
+
+from svgp_ppl.expectations.nodes import (
+    ClosedForm,
+    GaussHermite,
+    Method,
+    MonteCarlo,
+    QuasiMonteCarlo,
+    average,
+    default_method,
+    hermite_grid,
+    is_random,
+    normal_nodes,
+    num_components,
+    points,
+    shifted,
+)
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    log_average_by_trapezoid,
+    log_predictive_density,
+    predictive_mean_and_variance,
+    predictive_probabilities,
+)
+from svgp_ppl.expectations.variational import (
+    closed_form_expectation,
+    variational_expectation,
+)
+
+__all__ = [
+    "ClosedForm",
+    "GaussHermite",
+    "Method",
+    "MonteCarlo",
+    "QuasiMonteCarlo",
+    "average",
+    "closed_form_expectation",
+    "closed_form_log_predictive",
+    "default_method",
+    "hermite_grid",
+    "is_random",
+    "log_average_by_trapezoid",
+    "log_predictive_density",
+    "normal_nodes",
+    "num_components",
+    "points",
+    "predictive_mean_and_variance",
+    "predictive_probabilities",
+    "shifted",
+    "variational_expectation",
+]

@@ -1,0 +1,59 @@
+"""E_q log p(y|f), the variational expectation: the term of the bound.
+
+A lower bound of log E_q p(y|f), which is in ``predictive`` (Jensen): the two are never
+to be confused. Both know a likelihood only as a callable f -> distribution, with
+f [..., N] for one component and [..., N, Q] for several, and ask it first for a closed
+form through an open function.
+"""
+
+from collections.abc import Callable
+from functools import singledispatch
+
+from jaxtyping import Array, Float
+
+from svgp_ppl.expectations.nodes import ClosedForm, Method, average
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["closed_form_expectation", "variational_expectation"]
+
+
+@singledispatch
+def closed_form_expectation(likelihood, y: Array, marginal: Marginal) -> Array | None:
+    """E log p(y_n | f_n) under each Gaussian component, [N] or [K, N]; None if unknown.
+
+    Register a function for a likelihood of your own to give it a closed form.
+    """
+    return None
+
+
+def variational_expectation(
+    likelihood: Callable,
+    y: Array,
+    marginal: Marginal,
+    *,
+    method: Method | None = None,
+    key: Array | None = None,
+) -> Float[Array, " N"]:
+    """E_q log p(y_n | f_n) in nats for every datum, [N].
+
+    Args:
+        likelihood: f -> NumPyro distribution.
+        y: Data, [N] (and event axes).
+        marginal: Distribution of the latent.
+        method: Overrides the choice described in ``nodes``.
+        key: Random key for the drawn methods; None uses the same nodes every time.
+
+    Raises:
+        ValueError: ``ClosedForm()`` is asked of a likelihood without one.
+    """
+    if method is None or isinstance(method, ClosedForm):
+        value = closed_form_expectation(likelihood, y, marginal)
+        if value is not None:
+            return marginal.average(value)
+        if method is not None:
+            raise ValueError(
+                f"{type(likelihood).__name__} has no closed-form expectation; leave "
+                "method=None, or choose GaussHermite, QuasiMonteCarlo or MonteCarlo."
+            )
+    value = average(lambda f: likelihood(f).log_prob(y), marginal, method, key)
+    return marginal.average(value)

@@ -1,0 +1,178 @@
+"""What is known of a fit before its first step, and what is refused.
+
+A random bound is fine for Adam, if the gradient is unbiased. It is not for an optimiser
+that compares values of the bound.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax.extend.core import Literal
+from numpyro.infer import TraceGraph_ELBO
+from numpyro.infer.elbo import ELBO
+
+from svgp_ppl.checks import InvalidRow
+from svgp_ppl.compilation import as_jax_arrays, inspected, look
+from svgp_ppl.elbo import MarginalELBO, require_data
+from svgp_ppl.fitting.minibatches import Minibatches, Whole
+from svgp_ppl.fitting.steps import Start, Steps
+from svgp_ppl.handlers import (
+    first_rows,
+    is_layer,
+    is_point,
+    marginalised,
+    num_observed,
+    require_batch_plate,
+    trace_of,
+)
+from svgp_ppl.primitives import expected_of
+
+__all__ = ["Facts", "facts_of", "require_deterministic", "require_valid_rows"]
+
+# Rows that are looked at together before a fit with minibatches.
+_ROWS_AT_A_TIME = 100_000
+
+
+class Facts(NamedTuple):
+    """What the traces of model and guide say.
+
+    Attributes:
+        num_data: Number of observed data, those that a subsample stands for included.
+        random_parts: What draws random numbers in the bound, in words.
+    """
+
+    num_data: float
+    random_parts: list[str]
+
+
+def facts_of(steps: Steps, start: Start, key) -> Facts:
+    """Look at model and guide together.
+
+    Raises:
+        ValueError: The loss would have wrong gradients, though its value is right; or
+            no plate of the model scales a batch.
+    """
+
+    def facts(key, params) -> Facts:
+        model_trace, guide_trace = steps.traces(key, params)
+        _require_reparameterised(steps.loss, model_trace, guide_trace)
+        if isinstance(steps.data, Minibatches):
+            sizes = steps.data.num_rows, steps.data.batch_size
+            require_batch_plate(model_trace, *sizes)
+        parts = _random_parts(steps.loss, model_trace, guide_trace)
+        return Facts(num_observed(model_trace), parts)
+
+    return inspected(facts, key, start.params)
+
+
+def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
+    """Run the model on all rows, for the checks of its sites; nothing is computed.
+
+    Raises:
+        ValueError: What ``sparse_gp`` and ``observe`` refuse, with the number of the
+            row where one is to blame; or an ``observe`` site has no data.
+    """
+    # Plates give their rows as numbers, so that y[rows] can be looked at.
+    seen = first_rows(model)
+
+    def check(args, kwargs, key) -> None:
+        require_data(trace_of(seen, args, kwargs, key=key))
+
+    look(check, *data.first(), key)
+    if isinstance(data, Whole):
+        return
+    size = max(data.batch_size, _ROWS_AT_A_TIME)
+    if size > data.batch_size:
+        try:
+            look(check, *data.rows_from(0, size), key)
+        except InvalidRow:
+            raise
+        except Exception:  # a model that takes B rows and no others
+            size = data.batch_size
+    for first in range(0, data.num_rows, size):
+        first = max(0, min(first, data.num_rows - size))
+        try:
+            look(check, *data.rows_from(first, size), key)
+        except InvalidRow as error:
+            raise error.moved(first) from None
+        finally:
+            data.forget_pages()
+
+
+def require_deterministic(
+    steps: Steps, start: Start, batch_size: int | None, random_parts: list[str]
+) -> None:
+    """Refuse a bound that changes from step to step, before anything is compiled.
+
+    Args:
+        steps: The inference.
+        start: Where it starts.
+        batch_size: Rows a step, None for all.
+        random_parts: What is known to be random.
+    """
+    causes = [] if batch_size is None else [f"batch_size={batch_size}"]
+    causes += random_parts
+    args, kwargs = as_jax_arrays(*steps.data.first())
+    svi = steps.svi(start.transforms)
+
+    def bound(key):
+        return svi.evaluate(start.state._replace(rng_key=key), *args, **kwargs)
+
+    if not causes and not _reads_its_argument(
+        jax.make_jaxpr(bound)(start.state.rng_key).jaxpr
+    ):
+        return
+    why = "; ".join(causes) or "it depends on the random key"
+    raise ValueError(
+        "this optimiser searches along a line (as optax.lbfgs does) and compares "
+        f"values of the bound, but the bound is random: {why}. Use optax.adam, or make "
+        "the bound deterministic: the full batch, point estimates of the other sites "
+        "(rest=AutoDelta), closed forms or gp.expectations.GaussHermite."
+    )
+
+
+def _require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -> None:
+    """Refuse a loss whose gradient would be wrong, though its value is right."""
+    if isinstance(loss, TraceGraph_ELBO):
+        return
+    exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
+    for name, site in guide_trace.items():
+        is_drawn = site["type"] == "sample" and name not in exact
+        if is_drawn and not (site["fn"].has_rsample or site["fn"].is_discrete):
+            raise ValueError(
+                f"draws of the guide's site '{name}' ({type(site['fn']).__name__}) are "
+                f"not reparameterised, so {type(loss).__name__} has wrong gradients. "
+                "Use loss=gp.MarginalELBO() (the default) for processes, "
+                "or numpyro.infer.TraceGraph_ELBO()."
+            )
+
+
+def _random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]:
+    """What draws random numbers in a bound, in words."""
+    exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
+    parts = []
+    for name, site in model_trace.items():
+        expected = expected_of(site)
+        if site["type"] == "plate":
+            size, rows = site["args"]
+            if rows not in (None, size):
+                parts.append(f"plate '{name}' is a subsample of {rows} out of {size}")
+        elif is_layer(site):
+            parts.append(f"layer '{name}' draws its values")
+        elif expected is not None and expected.key is not None:
+            parts.append(f"the expectation of site '{name}' draws its nodes")
+    for name, site in guide_trace.items():
+        drawn = site["type"] == "sample" and name not in exact
+        if drawn and not is_point(site["fn"]):
+            parts.append(f"the guide draws site '{name}'")
+    return parts
+
+
+def _reads_its_argument(jaxpr) -> bool:
+    """Whether an output depends on an input; draws that nobody uses do not count."""
+    needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    for equation in reversed(jaxpr.eqns):
+        if any(v in needed for v in equation.outvars):
+            needed |= {v for v in equation.invars if not isinstance(v, Literal)}
+    return any(v in needed for v in jaxpr.invars)

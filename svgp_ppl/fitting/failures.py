@@ -1,0 +1,117 @@
+"""What went wrong, in words: which process or site made a bound or a density NaN."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro.distributions.util import scale_and_mask
+
+from svgp_ppl.fitting.steps import Block, Steps
+from svgp_ppl.handlers import is_inducing
+from svgp_ppl.kernels import Kernel, kernel_values
+from svgp_ppl.linalg import cholesky, default_jitter
+
+__all__ = ["explain_failure", "explain_non_finite"]
+
+_TOO_LONG = (
+    "Every process and site is finite at the last finite values, so the step itself "
+    "was too long: use a smaller step size."
+)
+_NO_DERIVATIVE = (
+    "Every process and site is finite there: something in the model has no derivative "
+    "at these values (a square root at 0, a branch of jnp.where that is not taken and "
+    "is not finite), or the derivative overflows in this precision."
+)
+
+
+def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> str:
+    """Why a step failed, in words.
+
+    Args:
+        steps: The steps.
+        params: The last finite values of the parameters.
+        block: What the block with the failed step returned.
+        number: Number of the failed step.
+    """
+    loss = float(block.losses[int(block.done)])
+    if np.isfinite(loss):
+        names = sorted(name for name, ok in block.is_finite.items() if not ok)
+        what = (
+            f"the gradient of the bound is not finite at step {number}, though the "
+            f"bound is {-loss:.4g}: it would make {names} NaN or infinite."
+        )
+        otherwise = _NO_DERIVATIVE
+    else:
+        what, otherwise = f"the bound became {-loss} at step {number}.", _TOO_LONG
+    try:
+        model_trace, _ = steps.traces(block.state.rng_key, params)
+        reason = explain_non_finite(model_trace, otherwise)
+    except Exception as error:  # the fit is worth more than the explanation
+        reason = f"(Looking for the cause failed: {type(error).__name__}: {error})"
+    return f"{what}\n{reason}\nThe state before that step is in this error's .fit."
+
+
+def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
+    """Sentences naming the processes and sites of a trace that are not finite.
+
+    Args:
+        model_trace: A trace of the model at the values that failed.
+        otherwise: What to say when every process and observed site is finite.
+    """
+    processes = [
+        _explain_process(name, **site["infer"]["inducing"])
+        for name, site in model_trace.items()
+        if is_inducing(site)
+    ]
+    sites = [
+        _explain_site(name, site)
+        for name, site in model_trace.items()
+        if site["type"] == "sample" and site["is_observed"]
+    ]
+    # A failed process makes its sites NaN: they are looked at when none failed.
+    causes = [cause for cause in processes if cause] or [site for site in sites if site]
+    return "\n".join(causes) or otherwise
+
+
+def _explain_process(name: str, kernel: Kernel, z, jitter) -> str | None:
+    gram = kernel(z)
+    factor = cholesky(gram, jitter)
+    if jnp.all(jnp.isfinite(factor)):
+        return None
+    if jitter is None:
+        added = f"{default_jitter(gram.dtype):g} of the mean diagonal (the default)"
+    else:
+        added = f"{jitter:g}"
+    values = ", ".join(
+        f"{name} = {np.array2string(np.asarray(value), precision=4)}"
+        for name, value in kernel_values(kernel).items()
+    )
+    i, j, distance = _closest_pair(np.asarray(z))
+    return (
+        f"Process '{name}': the Cholesky factorisation of k(z, z) failed. {values}; "
+        f"dtype {gram.dtype}, jitter {added}; the two closest inducing inputs, rows "
+        f"{i} and {j} of z, are {distance:.3g} apart. Use fewer inducing inputs or "
+        "spread them (gp.inducing.kmeans, greedy_variance), a prior that keeps the "
+        "lengthscale away from such values, a larger jitter=, a smaller step size, or "
+        "float64."
+    )
+
+
+def _explain_site(name: str, site: dict) -> str | None:
+    # NumPyro would raise where a parameter is infinite, before it can be explained.
+    with numpyro.validation_enabled(False):
+        log_prob = site["fn"].log_prob(site["value"])
+    value = np.asarray(scale_and_mask(log_prob, site["scale"]))
+    if np.all(np.isfinite(value)):
+        return None
+    first = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+    return (
+        f"Site '{name}': its log probability is {value[first]} first at datum {first}. "
+        "Look at that datum, and at the range of its likelihood's parameters."
+    )
+
+
+def _closest_pair(z: np.ndarray) -> tuple[int, int, float]:
+    squares = np.sum((z[:, None] - z[None]) ** 2, axis=-1)
+    squares[np.diag_indices(len(z))] = np.inf
+    i, j = np.unravel_index(np.argmin(squares), squares.shape)
+    return int(min(i, j)), int(max(i, j)), float(np.sqrt(squares[i, j]))

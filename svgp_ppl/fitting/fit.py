@@ -1,0 +1,296 @@
+"""Stochastic variational inference: the loop over blocks of compiled steps."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import optax
+from jax import random
+from numpyro.infer.elbo import ELBO
+
+from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.elbo import MarginalELBO
+from svgp_ppl.fitting.checkpoints import Checkpoint, restored
+from svgp_ppl.fitting.checks import (
+    Facts,
+    facts_of,
+    require_deterministic,
+    require_valid_rows,
+)
+from svgp_ppl.fitting.failures import explain_failure
+from svgp_ppl.fitting.minibatches import Minibatches, Whole
+from svgp_ppl.fitting.optimizers import is_optax, searches
+from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
+from svgp_ppl.fitting.steps import Start, Steps
+from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.handlers import NumPyroOptimizer, set_up
+from svgp_ppl.progress import Progress, progress_bar
+
+__all__ = ["fit"]
+
+# Enough updates of the bar to see the bound move, few enough that a block of cheap
+# steps is long compared with a dispatch.
+_NUM_BLOCKS = 50
+_SHORTEST_BLOCK = 10
+
+# The bound where nothing else is asked for: one object, so that its programs are found.
+_BOUND = MarginalELBO()
+_ADAM = optax.adam(1e-2)
+
+
+def fit(
+    key,
+    model: Callable,
+    guide: Callable | Any = None,
+    *args,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 2000,
+    loss: ELBO | None = None,
+    init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
+    freeze: Mapping[str, int] | None = None,
+    variational_first: int = 0,
+    batch_size: int | None = None,
+    patience: int | None = None,
+    tolerance: float = 1e-4,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+    **kwargs,
+) -> Fit:
+    """Maximise the marginalised bound over the parameters of guide and model.
+
+    The plain NumPyro route, ``SVI(model, guide, optimizer, MarginalELBO()).run(...)``,
+    gives the same numbers; this one shows the bound in nats and per datum, can be
+    interrupted without losing what was done, continued, and says what went wrong when
+    the bound stops being finite. A second fit of the same model and guide, with data of
+    the same shapes, compiles nothing.
+
+    Args:
+        key: Random key.
+        model: NumPyro model.
+        guide: NumPyro guide, ``AutoGaussian(model)`` or one written by hand; where an
+            argument of the model stands in its place, it is ``AutoGaussian(model)``.
+        *args: Arguments of model and guide.
+        optimizer: An optax transformation; ``optax.adam(1e-2)`` if None. One that
+            searches along a line, such as ``optax.lbfgs()``, needs a bound that is not
+            random.
+        num_steps: Number of steps, at most.
+        loss: ``MarginalELBO()`` if None.
+        init: An earlier fit of the same model and guide with the same optimiser to
+            continue from; or ``(guide, params)``, to start from such parameters.
+        freeze: Parameter, or a pattern such as ``"*lengthscale*"`` -> number of first
+            steps in which it stays where it starts. Steps count on with ``init``.
+        variational_first: Number of first steps in which only the parameters of q(v)
+            move (Hensman, Matthews, Filippone & Ghahramani 2015).
+        batch_size: Number of rows B that the model is given at a step, of the array
+            arguments that are as long as the first one; drawn without replacement in
+            every epoch. The model's plate has the size N of all rows:
+            ``numpyro.plate("data", N, subsample_size=len(x))``.
+        patience: Stop early at a plateau: when the mean bound of the last ``patience``
+            steps exceeds that of the ``patience`` steps before by no more than
+            ``tolerance``.
+        tolerance: In nats per datum.
+        checkpoint: File for the fit so far, about every half minute and at the end;
+            continue with ``init=Fit.load(checkpoint, guide)``.
+        progress: Whether to show a progress bar.
+        **kwargs: Keyword arguments of model and guide.
+
+    Returns:
+        The fit. After a keyboard interrupt, the fit so far (with a warning).
+
+    Raises:
+        ValueError: The arguments are not what the model expects, an ``observe`` site
+            has no data, the guide misses a process, a count is not positive, the loss
+            would have wrong gradients because draws of the guide are not
+            reparameterised, the optimiser cannot do with a random bound, the model's
+            plate does not scale minibatches, ``init`` is of another model, guide or
+            optimiser, or the checkpoint cannot be written.
+        NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
+            process or site, and holds the last finite fit.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> fitted = gp.fit(
+        ...     random.key(0), model, gp.AutoGaussian(model), x, y
+        ... )  # doctest: +SKIP
+    """
+    if guide is None or not callable(guide):
+        args = args if guide is None else (guide, *args)
+        guide = AutoGaussian(model)
+    require_key(key)
+    _require_objects(optimizer, loss)
+    num_steps = require_count(num_steps, "num_steps")
+    patience = None if patience is None else require_count(patience, "patience")
+    file = None if checkpoint is None else Checkpoint(checkpoint)
+    optimizer = _ADAM if optimizer is None else optimizer
+    loss = _BOUND if loss is None else loss
+    key_start, key_look = random.split(key)
+    earlier, initial = _origin(init)
+    order = _order(key) if earlier is None else earlier.seed
+    data = Whole(args, kwargs)
+    if batch_size is not None:
+        data = Minibatches(args, kwargs, batch_size, order)
+    steps = Steps(model, guide, optimizer, loss, data, freeze, variational_first)
+    # With the key that NumPyro's SVI.init would give it.
+    set_up(steps.guide, random.split(key_start, 3)[2], *data.first())
+    require_valid_rows(steps.model, data, key_look)
+    done = 0 if earlier is None else len(earlier.losses)
+    start = steps.start(key_start, initial, done)
+    if earlier is not None:
+        start = start._replace(state=restored(earlier.state, start.state))
+    facts = facts_of(steps, start, key_look)
+    if is_optax(optimizer) and searches(optimizer, steps.free(start)):
+        require_deterministic(steps, start, batch_size, facts.random_parts)
+    run = _Run(steps, start, earlier, order, facts)
+    return run.to_the_end(num_steps, patience, tolerance, file, progress)
+
+
+def _origin(init) -> tuple[Fit | None, dict | None]:
+    """What ``init`` continues, or the parameters from which it starts."""
+    match init:
+        case None:
+            return None, None
+        case Fit():
+            return init, None
+        case (_, Mapping()):
+            return None, dict(init[1])
+    raise ValueError(
+        "init must be what gp.fit returns, or (guide, params), and is a "
+        f"{type(init).__name__}."
+    )
+
+
+def _require_objects(optimizer, loss) -> None:
+    """Refuse a class, a number or a name in place of an optimiser or a loss."""
+    is_known = optimizer is None or is_optax(optimizer)
+    if not is_known and not isinstance(optimizer, NumPyroOptimizer):
+        raise ValueError(
+            "optimizer must be an optax transformation, such as optax.adam(1e-2), and "
+            f"is {optimizer!r}."
+        )
+    if loss is not None and not isinstance(loss, ELBO):
+        raise ValueError(
+            f"loss must be an object such as gp.MarginalELBO(), and is {loss!r}."
+        )
+
+
+def _order(key) -> int:
+    """The seed of the order of minibatches that goes with a key."""
+    bits = np.asarray(random.key_data(key)).ravel().astype(np.uint64)
+    return int(np.bitwise_xor.reduce(bits * np.uint64(0x9E3779B97F4A7C15)) >> 32)
+
+
+class _Run:
+    """A fit on its way: where it stands, and what it went through."""
+
+    def __init__(
+        self, steps: Steps, start: Start, earlier: Fit | None, order: int, facts: Facts
+    ):
+        self.steps, self.start, self.order, self.facts = steps, start, order, facts
+        self.state, self.params = start.state, start.params
+        self.history = [] if earlier is None else [earlier.losses]
+        self.first = 0 if earlier is None else len(earlier.losses)
+        self.stopped, self.compile_seconds, self.seconds = False, 0.0, 0.0
+
+    def so_far(self) -> Fit:
+        """The fit up to here."""
+        losses = np.concatenate(self.history) if self.history else np.zeros(0)
+        return Fit(
+            params=self.params,
+            losses=losses,
+            guide=self.steps.given_guide,
+            state=self.state,
+            seed=self.order,
+            stopped_early=self.stopped,
+            compile_seconds=self.compile_seconds,
+            seconds=self.seconds,
+        )
+
+    def to_the_end(
+        self,
+        num_steps: int,
+        patience: int | None,
+        tolerance: float,
+        file: Checkpoint | None,
+        progress: bool,
+    ) -> Fit:
+        """Take the steps, or as many as the patience, or the user, allows."""
+        bar = progress_bar(num_steps, "fit", progress)
+        try:
+            for count in self._blocks(num_steps, bar):
+                bar.set_postfix_str(self._words(patience, tolerance))
+                bar.update(count)
+                if self.stopped:
+                    break
+                if file is not None and file.is_due():
+                    file.save(self.so_far())
+        except KeyboardInterrupt:
+            if not self.history:
+                raise
+            warnings.warn(
+                f"interrupted: returning the fit after {sum(map(len, self.history))} "
+                "steps; continue with fit(..., init=this).",
+                stacklevel=3,
+            )
+        except NonFiniteBoundError as error:
+            if file is not None and error.fit is not None:
+                file.save(error.fit)
+            raise
+        finally:
+            bar.close()
+        if file is not None:
+            file.save(self.so_far())
+        return self.so_far()
+
+    def _blocks(self, num_steps: int, bar: Progress):
+        """Run the steps, block by block; yields how many were taken."""
+        data, size = self.steps.data, _block_size(num_steps, self.steps.data)
+        first = min(size, num_steps)
+        arrays = data.block(self.first, first, size)
+        bar.set_postfix_str("compiling")
+        program = self.steps.block(self.start, size, arrays)
+        self.compile_seconds += self.steps.seconds + program.seconds
+        bar.reset()
+        for taken in range(0, num_steps, size):
+            began = time.perf_counter()
+            count = min(size, num_steps - taken)
+            block = program(self.state, self.start.transforms, np.int32(count), arrays)
+            # While the steps run, the rows of the next ones are gathered.
+            rest = min(size, num_steps - taken - count)
+            ahead = data.block(self.first + taken + count, rest, size) if rest else None
+            done = int(block.done)
+            self.state, self.params, arrays = block.state, block.params, ahead
+            self.history.append(np.asarray(block.losses)[:done])
+            self.seconds += time.perf_counter() - began
+            if done < count:
+                number = self.first + taken + done
+                message = explain_failure(self.steps, self.params, block, number)
+                raise NonFiniteBoundError(message, self.so_far())
+            yield count
+
+    def _words(self, patience: int | None, tolerance: float) -> str:
+        """The bound in words; decides whether it has stopped rising."""
+        num_data = self.facts.num_data
+        bound = -float(np.mean(self.history[-1]))
+        if patience is not None:
+            waited = max(self.steps.unfreeze_at.values(), default=0)
+            settled = np.concatenate(self.history)[waited:]
+            self.stopped = _is_plateau(settled, patience, tolerance * num_data)
+        words = f"bound {bound:.4g} nats, {bound / num_data:.4f} per datum"
+        return words + ", stopped early" * self.stopped
+
+
+def _block_size(num_steps: int, data: Whole | Minibatches) -> int:
+    """Steps in one dispatch."""
+    size = min(num_steps, max(_SHORTEST_BLOCK, num_steps // _NUM_BLOCKS))
+    return min(size, data.longest_block or size)
+
+
+def _is_plateau(losses: np.ndarray, patience: int, tolerance: float) -> bool:
+    """Whether the mean of the last steps is hardly below that of the ones before."""
+    if len(losses) < 2 * patience:
+        return False
+    before = np.mean(losses[-2 * patience : -patience])
+    return bool(before - np.mean(losses[-patience:]) <= tolerance)

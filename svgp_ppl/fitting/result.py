@@ -1,0 +1,94 @@
+"""What a fit returns, in memory and as a file."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer.svi import SVIState
+
+from svgp_ppl.fitting.checkpoints import Stored, read, write
+
+__all__ = ["Fit", "NonFiniteBoundError"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted guide.
+
+    Attributes:
+        params: Values of the ``param`` sites of model and guide, by name.
+        losses: Negative bound in nats at every step, [num_steps].
+        guide: The guide they belong to.
+        state: NumPyro's ``SVIState`` after the last step, to continue from.
+        seed: Determines the order of minibatches.
+        stopped_early: Whether a plateau ended the fit before ``num_steps``.
+        compile_seconds: What tracing and compilation took.
+        seconds: What the steps took.
+    """
+
+    params: dict[str, jax.Array]
+    losses: np.ndarray
+    guide: Callable
+    state: SVIState | Stored
+    seed: int = 0
+    stopped_early: bool = False
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        last = self.losses[-min(len(self.losses), 100) :]
+        bound = f"{-np.mean(last):.3f}" if len(last) else "none"
+        steps = f"{len(self.losses)} steps" + ", stopped early" * self.stopped_early
+        return f"Fit({steps}, bound {bound} nats, params: {', '.join(self.params)})"
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write everything but the guide to a file, without pickle.
+
+        A file of that name is replaced at once: it is never seen half written.
+
+        Example:
+            >>> fitted.save("coal.npz")  # doctest: +SKIP
+            >>> fitted = gp.Fit.load("coal.npz", gp.AutoGaussian(model))
+            ... # doctest: +SKIP
+        """
+        record = {name: getattr(self, name) for name in _RECORDED}
+        write(path, record, self.state)
+
+    @staticmethod
+    def load(path: str | os.PathLike, guide: Callable) -> "Fit":
+        """Read a fit, for ``predict``, ``sample(init=...)`` and ``fit(init=...)``.
+
+        Args:
+            path: File that :meth:`save`, or ``fit(checkpoint=...)``, has written.
+            guide: The guide that was fitted, or one made in the same way.
+
+        Raises:
+            ValueError: The file is not such a file.
+        """
+        record, state = read(path)
+        params = {name: jnp.asarray(v) for name, v in record.pop("params").items()}
+        return Fit(**record, params=params, guide=guide, state=state)
+
+
+_RECORDED = (
+    "params",
+    "losses",
+    "seed",
+    "stopped_early",
+    "compile_seconds",
+    "seconds",
+)
+
+
+class NonFiniteBoundError(FloatingPointError):
+    """The bound is NaN or infinite; ``fit`` holds the last finite state.
+
+    ``fit`` is None when there is no such state: the bound is not finite at the start.
+    """
+
+    def __init__(self, message: str, fit: Fit | None):
+        super().__init__(message)
+        self.fit = fit

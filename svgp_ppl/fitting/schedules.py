@@ -1,0 +1,172 @@
+"""Parameters that stay where they start for a number of steps, then move.
+
+What is frozen must leave no trace in the optimiser, or it jumps when it is unfrozen.
+With its gradient set to zero, Adam would forget that its moments are young: they are
+zero, the step count is not, and the first steps are three times too long. With its
+update thrown away, moments would be made of gradients nobody followed. So parameters
+unfrozen at the same step have an optimiser of their own, which first runs at that step.
+
+An optimiser that searches along a line moves all parameters together, and cannot be
+split. It sees the loss as a function of the free parameters only, and starts afresh at
+every unfreezing: its memory is of another function.
+"""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from svgp_ppl.fitting.optimizers import searches
+from svgp_ppl.guides.processes import ProcessGuide
+
+__all__ = ["Freezing", "staged", "unfreeze_steps"]
+
+
+class Freezing(optax.GradientTransformationExtraArgs):
+    """A transformation that freezes parameters in a way of its own.
+
+    Attributes:
+        freeze: Parameter -> step at which it is unfrozen, to the transformation that
+            does so.
+    """
+
+    freeze: Callable[[Mapping[str, int]], optax.GradientTransformationExtraArgs]
+
+    def __new__(cls, init, update, freeze):
+        """Like the tuple of optax, with one attribute more."""
+        self = super().__new__(cls, init, update)
+        self.freeze = freeze
+        return self
+
+
+class SearchState(NamedTuple):
+    """Steps so far, and the state of the optimiser."""
+
+    count: Array
+    inner: Any
+
+
+def unfreeze_steps(
+    params: dict,
+    freeze: Mapping[str, int] | None,
+    variational_first: int,
+    guide: Callable,
+) -> dict[str, int]:
+    """Parameter -> step at which it is unfrozen, for those that are frozen at all.
+
+    Args:
+        params: All parameters, by name.
+        freeze: Name or pattern (as of files) -> number of steps.
+        variational_first: Number of steps in which all but those of q(v) are frozen.
+        guide: The guide, to ask which those are.
+
+    Raises:
+        ValueError: A pattern matches nothing, a number of steps is not one, every
+            parameter would be frozen at once, or the guide cannot be asked.
+    """
+    if not isinstance(variational_first, int) or variational_first < 0:
+        raise ValueError(
+            f"variational_first must be a number of steps, and is "
+            f"{variational_first!r}."
+        )
+    names, steps = set(params), {}
+    if variational_first:
+        if not isinstance(guide, ProcessGuide):
+            raise ValueError(
+                "variational_first= needs to know which parameters are those of q(v), "
+                "as AutoGaussian and its siblings do. For another guide name the rest: "
+                f"freeze={{name: {variational_first}}}, with names of {sorted(names)}."
+            )
+        steps = dict.fromkeys(
+            names - guide.variational_names(params), variational_first
+        )
+    for pattern, count in (freeze or {}).items():
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(
+                f"freeze['{pattern}'] must be a number of steps, and is {count!r}."
+            )
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise ValueError(
+                f"freeze['{pattern}'] matches none of the parameters {sorted(names)}."
+            )
+        steps |= {name: max(count, steps.get(name, 0)) for name in found}
+    steps = {name: count for name, count in steps.items() if count > 0}
+    if names and steps.keys() == names:
+        raise ValueError(
+            f"every parameter would be frozen for the first {min(steps.values())} "
+            "steps; leave one of them free."
+        )
+    return steps
+
+
+def staged(
+    optimizer: optax.GradientTransformation, unfreeze_at: Mapping[str, int]
+) -> optax.GradientTransformationExtraArgs:
+    """The optimiser, with each parameter of ``unfreeze_at`` frozen until that step.
+
+    Args:
+        optimizer: An optax transformation, for parameters in a dict.
+        unfreeze_at: Parameter -> number of first steps in which it does not move at
+            all. Those without an entry move from the start.
+    """
+    if isinstance(optimizer, Freezing):
+        return optimizer.freeze(unfreeze_at)
+    own = optax.with_extra_args_support(optimizer)
+    stages = {0, *unfreeze_at.values()}
+
+    def from_step(step: int) -> Any:
+        is_due: Any = lambda count: count >= step  # noqa: E731
+        return optax.transforms.conditionally_mask(own, is_due)
+
+    by_stage = optax.partition(
+        {step: from_step(step) for step in stages},
+        lambda params: {name: unfreeze_at.get(name, 0) for name in params},
+    )
+    together = _searching(own, unfreeze_at)
+
+    def init(params: Any) -> Any:
+        return (together if searches(own, params) else by_stage).init(params)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args) -> Any:
+        chosen = together if searches(own, params) else by_stage
+        return chosen.update(updates, state, params, **extra_args)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _searching(own: Any, unfreeze_at: Mapping[str, int]) -> Any:
+    """An optimiser that searches along a line, moving the free parameters only."""
+
+    def init(params: Any) -> SearchState:
+        return SearchState(jnp.zeros((), int), own.init(params))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args) -> Any:
+        free = {n: state.count >= unfreeze_at.get(n, 0) for n in params}
+
+        def masked(tree):
+            zero = jax.tree.map(jnp.zeros_like, tree)
+            return {n: jnp.where(free[n], tree[n], zero[n]) for n in tree}
+
+        def of_free(p):
+            fixed = jax.lax.stop_gradient(p)
+            moved = {n: jnp.where(free[n], p[n], fixed[n]) for n in p}
+            return extra_args["value_fn"](moved)
+
+        inner = state.inner
+        for step in {unfreeze_at.get(n, 0) for n in params} - {0}:
+            inner = jax.tree.map(
+                lambda fresh, old, now=state.count == step: jnp.where(now, fresh, old),
+                own.init(params),
+                inner,
+            )
+        slopes = masked(updates)
+        more = {**extra_args, "grad": slopes, "value_fn": of_free}
+        moves, inner = own.update(slopes, inner, params, **more)
+        return masked(moves), SearchState(state.count + 1, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)

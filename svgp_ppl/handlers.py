@@ -1,0 +1,446 @@
+"""Running a model: effect handlers, the marks of sites, and what plates may be.
+
+The one home of what is private to NumPyro: how messages travel, and what stands in the
+stack of handlers. A site is recognised here, and in one way each:
+
+    is_inducing    the whitened values of a process        (``sparse_gp``)
+    is_layer       the draw of a layer                     (``propagate``)
+    unwrapped      the distribution under masks, expansions and ``to_event``
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array, Int
+from numpyro.handlers import Messenger, block, replay, scope, seed, substitute, trace
+from numpyro.infer.autoguide import AutoGuide, AutoGuideList
+from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
+from numpyro.primitives import _PYRO_STACK, apply_stack, plate
+
+from svgp_ppl.checks import is_concrete
+from svgp_ppl.compilation import TRACING
+from svgp_ppl.latent import NOT_AN_ARRAY, Latent
+from svgp_ppl.variational import can_marginalise, group_of, simplified
+from svgp_ppl.variational.sample_path import ExactPath, FeaturePath, SamplePath
+
+__all__ = [
+    "NumPyroOptimizer",
+    "PathMethod",
+    "all_rows",
+    "as_sample_paths",
+    "drawn_rows",
+    "first_rows",
+    "is_inducing",
+    "is_layer",
+    "is_point",
+    "marginalised",
+    "marked_deterministic",
+    "num_observed",
+    "prototype",
+    "random_key",
+    "replay_distributions",
+    "require_all_rows",
+    "require_batch_plate",
+    "require_fitting_plates",
+    "require_new_site",
+    "set_up",
+    "subsampled",
+    "trace_of",
+    "unwrapped",
+]
+
+PathMethod = Literal["exact", "pathwise"]
+
+_WRAPPERS = dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent
+
+
+# ------------------------------------------------------------------- running a model
+
+
+def trace_of(
+    fn: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    key=None,
+    values: Mapping[str, Any] | None = None,
+    guide_trace: Any = None,
+    outer: Callable[[Callable], Callable] | None = None,
+) -> dict[str, dict]:
+    """The sites of one run of a model or guide, by name.
+
+    Args:
+        fn: Model or guide.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        key: Random key of ``numpyro.handlers.seed``; None for a run that draws nothing.
+        values: Values at ``param``, latent and deterministic sites, by name.
+        guide_trace: Trace of a guide that the model replays, with its variational
+            distributions in place of the draws of whitened values.
+        outer: A handler around all of these, which sees the values they give.
+    """
+    run = fn if key is None else seed(fn, key)
+    run = run if guide_trace is None else replay_distributions(run, guide_trace)
+    run = run if values is None else substitute(run, data=dict(values))
+    run = run if outer is None else outer(run)
+    try:
+        with TRACING:
+            sites = dict(trace(run).get_trace(*args, **kwargs))
+    except TypeError as error:
+        # JAX, which was given a latent, can only say that it knows no such type.
+        if f"{Latent.__module__}.{Latent.__name__}" not in str(error):
+            raise
+        raise ValueError(NOT_AN_ARRAY) from error
+    for name, site in sites.items():
+        if site["type"] == "deterministic" and isinstance(site["value"], Latent):
+            raise ValueError(
+                f"the deterministic site '{name}' is a latent, which has no values: "
+                f"record its moments, numpyro.deterministic('{name}', f(x).mean)."
+            )
+    return sites
+
+
+def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Let an automatic guide look at the model once, outside of compiled code.
+
+    NumPyro's automatic guides do so when they are first called, and keep what they see:
+    inside of a trace that would be tracers. A guide written by hand may hold some.
+    """
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
+        return
+    with TRACING, block(), seed(rng_seed=key):
+        if isinstance(guide, AutoGuide) and not isinstance(guide, AutoGuideList):
+            guide._setup_prototype(*args, **kwargs)
+        else:
+            guide(*args, **kwargs)
+
+
+def random_key() -> Any:
+    """A key from ``numpyro.handlers.seed``; None where there is none."""
+    return numpyro.prng_key() if _PYRO_STACK else None
+
+
+def marked_deterministic(name: str, value: Any, mark: dict[str, Any]) -> Any:
+    """``numpyro.deterministic``, with a mark in the site's ``infer``."""
+    message: dict[str, Any] = {"type": "deterministic", "name": name, "value": value}
+    return apply_stack({**message, "cond_indep_stack": [], "infer": mark})["value"]
+
+
+def prototype(sites: dict[str, dict]) -> dict[str, dict]:
+    """What is known of a run before anything is computed: no values, no distributions.
+
+    Marks stay in ``infer``; of a sample site ``event_shape`` does.
+    """
+    found = {}
+    for name, site in sites.items():
+        infer = site.get("infer", {})
+        known = {"type": site["type"], "name": name, "infer": {}}
+        known["is_observed"] = site.get("is_observed", False)
+        if is_inducing(site):
+            known["infer"] = {"inducing": True}
+        elif is_layer(site):
+            known["infer"] = {"layer": infer["layer"]}
+        if site["type"] == "sample":
+            known["event_shape"] = site["fn"].event_shape
+        found[name] = known
+    return found
+
+
+# ------------------------------------------------------------------- the marks of sites
+
+
+def is_inducing(site: dict) -> bool:
+    """Whether a site of a trace holds the whitened values of a process."""
+    return site["type"] == "sample" and "inducing" in site["infer"]
+
+
+def is_layer(site: dict) -> bool:
+    """Whether a site of a trace holds the draw of a layer."""
+    return site["type"] == "deterministic" and "layer" in site.get("infer", {})
+
+
+def unwrapped(distribution: Any) -> tuple[Any, Any]:
+    """What a distribution is under its wrappers, and its mask.
+
+    Returns:
+        The distribution under every mask, ``expand`` and ``to_event``, and the mask:
+        True, or a boolean or array that broadcasts to the batch shape.
+    """
+    mask: Any = True
+    while isinstance(distribution, _WRAPPERS):
+        if isinstance(distribution, dist.MaskedDistribution):
+            own = distribution._mask
+            mask = own if mask is True else (mask if own is True else mask & own)
+        distribution = distribution.base_dist
+    return distribution, mask
+
+
+def is_point(distribution: Any) -> bool:
+    """Whether a distribution is a point, under whatever it is wrapped in."""
+    return isinstance(unwrapped(distribution)[0], dist.Delta)
+
+
+def require_new_site(name: str, prior: dist.Distribution, infer: dict) -> str:
+    """The name under which handlers will record the site; raise if one has it already.
+
+    The handlers are asked from the inside out, as messages travel: ``scope`` renames,
+    and beyond a ``block`` that hides the site nobody sees it.
+    """
+    message: dict[str, Any] = {"type": "sample", "name": name, "fn": prior}
+    message |= {"infer": infer, "is_observed": False, "value": None}
+    for handler in reversed(_PYRO_STACK):
+        match handler:
+            case scope():
+                handler.process_message(message)
+            case block() if handler.hide_fn(message):
+                break
+            case trace() if message["name"] in handler.trace:
+                raise ValueError(
+                    f"the model has two sites named '{message['name']}'. Every process "
+                    "needs a name of its own; one process seen at several inputs is "
+                    "called several times: f(x1) - f(x2)."
+                )
+    return message["name"]
+
+
+# ------------------------------------------------------------ a guide's distributions
+
+
+class replay_distributions(replay):
+    """Replay a guide, with its q(v) in place of the draws of whitened values.
+
+    A NumPyro handler: a model under it sees each process with its q(v) in force.
+    """
+
+    def __init__(self, fn=None, trace=None):
+        super().__init__(fn, trace)
+
+    def process_message(self, msg):
+        """Give the site its q(v), or what ``replay`` would."""
+        name = msg.get("name")
+        is_process = msg["type"] == "sample" and is_inducing(msg)
+        if is_process and name not in self.trace and msg["value"] is None:
+            raise ValueError(
+                f"the guide has no site for the process '{name}'. Use "
+                f'gp.AutoGaussian(model), or add numpyro.sample("{name}", ...) with a '
+                f"distribution over v, event shape {msg['fn'].event_shape}; a fit or "
+                "guide of another model cannot be used for this one."
+            )
+        if is_process and name in self.trace:
+            qv = simplified(self.trace[name]["fn"], msg["fn"].event_shape)
+            # A point is left to replay: a guide may give it a log density of its own.
+            if can_marginalise(qv) and not is_point(qv):
+                msg["value"] = qv
+                return
+            if not is_point(qv):
+                warnings.warn(
+                    f"q(v) of process '{name}' is a {type(qv).__name__}, which is "
+                    "sampled and not marginalised. Gaussians that are: "
+                    "dist.MultivariateNormal(m, scale_tril=L) and "
+                    "dist.Normal(m, s).to_event(1), of event shape "
+                    f"{msg['fn'].event_shape}.",
+                    stacklevel=2,
+                )
+        infer = msg.get("infer", {})
+        super().process_message(msg)
+        if "inducing" in infer:  # replay puts the guide's in its place
+            msg["infer"] = {**msg["infer"], **infer}
+
+
+def marginalised(model_trace: dict[str, dict]) -> set[str]:
+    """Names of the guide's sites that the model has as distributions, not as draws."""
+    names = set()
+    for name, site in model_trace.items():
+        if isinstance(site.get("value"), dist.Distribution):
+            names |= {name, group_of(name, site["value"])}
+    return names
+
+
+class as_sample_paths(Messenger):
+    """Every process becomes one function, drawn given its whitened values.
+
+    A NumPyro handler, outside those that give the values. Each run of the model draws
+    the functions that the key stands for.
+
+    Args:
+        fn: The model.
+        key: Random key.
+        method: As in ``gp.draw_functions``.
+        num_features: As in ``gp.draw_functions``.
+    """
+
+    def __init__(self, fn, key, method: PathMethod, num_features: int):
+        self.key, self.method, self.num_features = key, method, num_features
+        super().__init__(fn)
+
+    def process_message(self, msg):
+        """Give the site its function in place of v."""
+        if msg["type"] != "sample" or not is_inducing(msg):
+            return
+        name, value, shape = msg["name"], msg["value"], msg["fn"].event_shape
+        if value is None:
+            raise ValueError(
+                f"the posterior has no whitened values of the process '{name}'. Was it "
+                "made with this model?"
+            )
+        if jnp.shape(value) != shape:
+            raise ValueError(
+                f"the whitened values of process '{name}' must have shape {shape} and "
+                f"have {jnp.shape(value)}. Was the posterior made with these inducing "
+                "inputs? (A process cannot stand inside a plate: ask for several with "
+                "num_outputs.)"
+            )
+        self.key, key = random.split(self.key)
+        if self.method == "exact":
+            function: Any = ExactPath(key, value)
+        else:
+            jitter = msg["infer"]["inducing"]["jitter"]
+            function = FeaturePath(key, value, jitter, self.num_features)
+        msg["value"] = SamplePath(value, function)
+
+
+# --------------------------------------------------------------------------- plates
+
+
+def subsampled(model_trace: dict[str, dict]) -> dict[str, tuple[int, int]]:
+    """Size N and number of rows B of the plates that see only some of their rows."""
+    plates = {n: s for n, s in model_trace.items() if s["type"] == "plate"}
+    sizes = {n: (s["args"][0], len(s["value"])) for n, s in plates.items()}
+    return {name: (size, rows) for name, (size, rows) in sizes.items() if size != rows}
+
+
+class all_rows(Messenger):
+    """A NumPyro handler: subsampled plates take all their rows, and scale nothing."""
+
+    def process_message(self, msg: Any) -> None:
+        """Give a plate its rows, unless it has them."""
+        if msg["type"] == "plate" and msg["value"] is None:
+            size, _ = msg["args"]
+            msg["args"], msg["value"] = (size, size), jnp.arange(size)
+
+
+class drawn_rows(Messenger):
+    """A NumPyro handler: subsampled plates draw each of their rows from all of them.
+
+    Independently, so the price is that of B rows, where NumPyro's draw without
+    replacement has the price of N. Either way each row is expected B/N times, and the
+    scale N/B of the plate makes a sum over the rows unbiased for that over all data;
+    its variance is (N − 1)/(N − B) times larger. The key is that of
+    ``numpyro.handlers.seed``.
+    """
+
+    def process_message(self, msg: Any) -> None:
+        """Tell a plate how to draw."""
+        if msg["type"] == "plate" and msg["value"] is None:
+            msg["fn"] = _with_replacement
+
+
+def _with_replacement(size: int, rows: int, rng_key: Any = None) -> Int[Array, " rows"]:
+    return random.randint(rng_key, (rows,), 0, size)
+
+
+class first_rows(Messenger):
+    """A NumPyro handler: subsampled plates take the first rows in place of drawn ones.
+
+    Args:
+        fn: Model or guide.
+        size: Only plates of so many rows; all if None.
+    """
+
+    def __init__(self, fn: Callable | None = None, size: int | None = None):
+        self.size = size
+        super().__init__(fn)
+
+    def process_message(self, msg: Any) -> None:
+        """Give a plate its rows, unless it has them."""
+        if msg["type"] != "plate":
+            return
+        size, rows = msg["args"]
+        rows = size if rows is None else rows
+        is_whole = rows == size
+        if self.size in (None, size) and (is_whole or msg["value"] is None):
+            # A concrete array, so that what it picks from the data can be looked at.
+            with jax.ensure_compile_time_eval():
+                msg["value"] = jnp.asarray(np.arange(rows))
+
+
+def require_fitting_plates(name: str, num_data: int) -> None:
+    """Raise if a plate around the data has another size, or is not their dimension."""
+    for handler in _PYRO_STACK:
+        if not isinstance(handler, plate):
+            continue
+        size = handler.subsample_size
+        if handler.dim != -1:
+            raise ValueError(
+                f"site '{name}' stands in plate '{handler.name}' of dimension "
+                f"{handler.dim}, which would count its {num_data} data {size} times. "
+                "An observe site has one dimension of data, -1: drop dim= of the plate "
+                "that goes with x, and take the site out of other plates (write one "
+                "observe for each of their elements)."
+            )
+        if size not in (1, num_data):
+            raise ValueError(
+                f"site '{name}' has {num_data} data and stands in plate "
+                f"'{handler.name}' of {size}. Make the plate as long as x, or take "
+                "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
+                "obs=y[rows]."
+            )
+
+
+def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
+    """Raise unless a plate of the model scales a batch of ``rows`` up to ``size`` data.
+
+    Without it a batch would count as all the data there are.
+    """
+    plates = {
+        name: tuple(site["args"])
+        for name, site in model_trace.items()
+        if site["type"] == "plate"
+    }
+    fitting = [(size, rows)] + [(size, None)] * (size == rows)
+    if not any(args in fitting for args in plates.values()):
+        found = ", ".join(
+            f"'{name}' with {whole}" + (f" (subsample_size={part})" if part else "")
+            for name, (whole, part) in plates.items()
+        )
+        raise ValueError(
+            f"with batch_size={rows} the model is given {rows} of {size} rows, and one "
+            "of its plates must say so, for the scale: write\n"
+            f'    with numpyro.plate("data", {size}, subsample_size=len(x)):\n'
+            "(the number of all rows may be an argument of the model). Its plates are: "
+            f"{found or 'none'}."
+        )
+
+
+def require_all_rows(sites: dict[str, dict]) -> None:
+    """Raise if a plate takes other rows in every run: a function has its inputs."""
+    for name, site in sites.items():
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            if subsample_size not in (None, size):
+                raise ValueError(
+                    f"plate '{name}' takes {subsample_size} of {size} rows, others in "
+                    "every run, and functions are drawn at all rows: run the model "
+                    "without subsample_size."
+                )
+
+
+def num_observed(model_trace: dict[str, Any]) -> float:
+    """Number of observed data, counting what a subsampled plate stands for."""
+    total = 0.0
+    for site in model_trace.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            scale = site["scale"]
+            scale = float(scale) if scale is not None and is_concrete(scale) else 1.0
+            _, mask = unwrapped(site["fn"])
+            shape = site["fn"].batch_shape
+            mask = mask if is_concrete(mask) else True
+            total += scale * float(np.sum(np.broadcast_to(mask, shape)))
+    return max(total, 1.0)

@@ -1,0 +1,225 @@
+"""One function of a process: f drawn from p(f | v), evaluated wherever it is asked for.
+
+    p(f(x) | v) = N( m(x) + aᵀ v,  k(x, x) − aᵀ a ),      a = L⁻¹ k(z, x)
+
+For the length of one run of the model a process *is* a function: its latents hold
+values in place of terms. Two ways to draw it, without the mean m(x):
+
+``ExactPath``     jointly at all inputs, those of earlier calls included: the values
+                      drawn become further whitened values, their inputs further z.
+``FeaturePath``  a prior draw from random features, corrected to pass through u
+                      (Matheron's rule: Wilson et al. 2020, eq. 13).
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array, Float
+
+from svgp_ppl.kernels.features import random_features, white_variance
+from svgp_ppl.linalg import (
+    cholesky,
+    default_jitter,
+    matmul,
+    safe_sqrt,
+    solve_lower,
+    solve_lower_transposed,
+)
+
+__all__ = ["EXACT_LIMIT", "ExactPath", "FeaturePath", "SamplePath"]
+
+# Rows (inducing inputs and all inputs of a run) of one exact draw: its factor takes
+# 200 MB in float64, and some seconds.
+EXACT_LIMIT = 5000
+
+# Rows at which a pathwise draw is evaluated at a time: their features fill 40 MB.
+_ROWS_AT_A_TIME = 5000
+
+
+class SamplePath(dist.Distribution):
+    """The point v together with the one function drawn given it.
+
+    The q(v) of a process under ``handlers.as_sample_paths``. The same inputs (the same
+    array) give the same values.
+
+    Args:
+        value: v, [M] or [P, M].
+        function: An :class:`ExactPath` or :class:`FeaturePath`.
+    """
+
+    support: Any = dist.constraints.real_vector
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("value",)
+    pytree_aux_fields = ("function", "_known")
+
+    def __init__(self, value, function):
+        self.value, self.function = value, function
+        self._known: list[tuple[Any, Array]] = []
+        super().__init__((), jnp.shape(value))
+
+    def at(self, process, x: Float[Array, "N D"], source) -> Float[Array, "P N"]:
+        """Values at x without the mean, one row for each output.
+
+        Args:
+            process: The ``SparseGP`` whose q(v) this is.
+            x: Inputs.
+            source: The caller's own object: its identity tells that inputs are the
+                same.
+        """
+        for known, values in self._known:
+            if known is source:
+                return values
+        values = self.function(process, x)
+        self._known.append((source, values))
+        return values
+
+    def sample(self, key, sample_shape=()):
+        """The point v itself."""
+        return jnp.broadcast_to(self.value, sample_shape + self.event_shape)
+
+    def log_prob(self, value, intermediates=None):
+        """Zero: nothing is scored while functions are drawn."""
+        return jnp.zeros(())
+
+
+class ExactPath:
+    """Values drawn jointly from p(f(x) | v and all values drawn before).
+
+    With C = k(x, x) − aᵀa, R Rᵀ = C + jitter I and ε ~ N(0, I), f(x) = aᵀv + R ε; of
+    that the mean share of the jitter, jitter R⁻ᵀ ε, is taken out again, which leaves
+    the covariance C − jitter C (C + jitter I)⁻¹ and functions as smooth as C says. The
+    pair
+
+        L' = [[L, 0], [aᵀ, R]],    v' = [v; ε]
+
+    is the process with the inducing inputs [z; x], for which p(f(·) | v') is
+    p(f(·) | v, f(x)); the next call starts from it. O((M + N)³), N in all.
+
+    Args:
+        key: Random key of the function.
+        value: v, [M] or [P, M].
+    """
+
+    def __init__(self, key, value):
+        self.key = key
+        self.v: Any = _outputs_first(value)
+        self.z: Any = None
+        self.scale_tril: Any = None
+
+    def __call__(self, process, x: Float[Array, "N D"]) -> Float[Array, "P N"]:
+        """Values at x without the mean, one row for each output."""
+        if self.z is None:
+            self.z, self.scale_tril = process.z, process.scale_tril
+        rows = len(self.z) + len(x)
+        if rows > EXACT_LIMIT:
+            raise ValueError(
+                f"an exact draw of process '{process.name}' would factorise a matrix "
+                f"of {rows} rows (its inducing inputs and all inputs it is seen at), "
+                f'more than {EXACT_LIMIT}. Use method="pathwise", whose cost grows '
+                "linearly, or fewer inputs."
+            )
+        self.key, key = random.split(self.key)
+        kernel, dtype = process.kernel, self.scale_tril.dtype
+        jitter = _default_jitter(kernel, x)
+        a = solve_lower(self.scale_tril, kernel(self.z, x))
+        root = cholesky(kernel(x) - matmul(a.T, a), jitter)
+        noise = random.normal(key, (len(self.v), len(x)), dtype)
+        share = jitter * solve_lower_transposed(root, noise.T)
+        values = matmul(self.v, a) + matmul(noise, root.T) - share.T
+        above = jnp.zeros((len(self.z), len(x)), dtype)
+        self.scale_tril = jnp.block([[self.scale_tril, above], [a.T, root]])
+        self.z = jnp.concatenate([self.z, x])
+        self.v = jnp.concatenate([self.v, noise], axis=1)
+        return values
+
+
+class FeaturePath:
+    """A function with features: a prior draw g, and its correction at z.
+
+    g(x) = φ(x)ᵀw with w ~ N(0, I) and random features φ of the prior; then
+
+        f(x) = g(x) + k(x, z) k(z, z)⁻¹ (u − g(z))
+             = g(x) + k(x, z) L⁻ᵀ (v − L⁻¹ (g(z) + √jitter e)),    e ~ N(0, I).
+
+    The features are drawn anew for each function. φᵀφ is then k on average, and f is
+    linear in g: mean and covariance over functions are exactly those of p(f | v), what
+    is approximate is their being Gaussian away from z. O(N (M + num_features)).
+
+    Outputs of one process share the features, with weights of their own.
+
+    Args:
+        key: Random key of the function.
+        value: v, [M] or [P, M].
+        jitter: Absolute amount on the diagonal of k(z, z) with which L was formed; None
+            for the default.
+        num_features: Number of features.
+    """
+
+    def __init__(self, key, value, jitter=None, num_features: int = 1024):
+        self.key, self.key_features, self.key_weights = random.split(key, 3)
+        self.v = _outputs_first(value)
+        self.jitter, self.num_features = jitter, num_features
+        self.features: Any = None  # φ
+        self.weights: Any = None  # w, [F, P]
+        self.correction: Any = None  # L⁻ᵀ (v − L⁻¹ (g(z) + √jitter e)), [M, P]
+
+    def __call__(self, process, x: Float[Array, "N D"]) -> Float[Array, "P N"]:
+        """Values at x without the mean, one row for each output."""
+        if self.weights is None:
+            self._begin(process)
+
+        def smooth(rows):
+            prior = matmul(self.features(rows), self.weights)
+            return prior + matmul(process.kernel(rows, process.z), self.correction)
+
+        values = _in_rows(smooth, x)
+        white = white_variance(process.kernel, x)
+        if white is not None:
+            values = values + safe_sqrt(white)[:, None] * self._noise(values.shape)
+        return values.T
+
+    def _begin(self, process) -> None:
+        z, kernel = process.z, process.kernel
+        self.features = random_features(
+            kernel, self.key_features, z.shape[1], self.num_features, z.dtype
+        )
+        at_z = self.features(z)
+        shape = (at_z.shape[1], len(self.v))
+        self.weights = random.normal(self.key_weights, shape, z.dtype)
+        jitter = _default_jitter(kernel, z) if self.jitter is None else self.jitter
+        variance = jnp.full(len(z), jitter, z.dtype)
+        white = white_variance(kernel, z)
+        variance = variance if white is None else variance + white
+        noise = self._noise((len(z), len(self.v)))
+        prior = matmul(at_z, self.weights) + safe_sqrt(variance)[:, None] * noise
+        rest = self.v.T - solve_lower(process.scale_tril, prior)
+        self.correction = solve_lower_transposed(process.scale_tril, rest)
+
+    def _noise(self, shape: tuple) -> Array:
+        self.key, key = random.split(self.key)
+        return random.normal(key, shape, self.v.dtype)
+
+
+def _outputs_first(value) -> Float[Array, "P M"]:
+    return jnp.atleast_2d(jnp.asarray(value, jnp.result_type(value, float)))
+
+
+def _default_jitter(kernel, x: Array) -> Array:
+    """What ``linalg.cholesky`` adds to the diagonal of k(x, x)."""
+    return default_jitter(x.dtype) * jnp.mean(kernel.diagonal(x))
+
+
+def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
+    """``evaluate``, rows [n, D] -> [n, P], on so many rows at a time."""
+    size = _ROWS_AT_A_TIME
+    if len(x) <= size:
+        return evaluate(x)
+    whole = len(x) // size * size
+    folded = jax.lax.map(evaluate, x[:whole].reshape(-1, size, x.shape[1]))
+    values = folded.reshape(whole, -1)
+    if whole < len(x):
+        values = jnp.concatenate([values, evaluate(x[whole:])])
+    return values

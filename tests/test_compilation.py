@@ -1,0 +1,256 @@
+"""What is compiled, how often, and what it keeps alive."""
+
+import gc
+import weakref
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+
+import svgp_ppl as gp
+from svgp_ppl import compilation
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, **_: (
+        COMPILED.append(seconds)
+        if name == "/jax/core/compile/backend_compile_duration"
+        else None
+    )
+)
+
+
+def make_model():
+    """The README's model, a new function with every call."""
+    z_start = counts_z()
+
+    def model(x, y=None):
+        variance = numpyro.sample("variance", dist.Gamma(1.0, 0.3))
+        lengthscale = numpyro.sample("lengthscale", dist.Gamma(1.1, 0.1))
+        kernel = gp.kernels.RBF(variance=variance, lengthscale=lengthscale)
+        z = numpyro.param("z", z_start)
+        f = gp.sparse_gp("f", kernel, z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    return model
+
+
+def fit(model, guide=None, x=COUNTS_X, y=COUNTS_Y, num_steps=20):
+    guide = gp.AutoGaussian(model) if guide is None else guide
+    options = {"num_steps": num_steps, "progress": False}
+    return gp.fit(random.key(0), model, guide, x, y, **options)
+
+
+def sample(model, init, x=COUNTS_X, y=COUNTS_Y):
+    options = {"num_chains": 2, "num_warmup": 6, "num_samples": 7, "progress": False}
+    return gp.sample(random.key(1), model, x, y, sampler=Walk(), init=init, **options)
+
+
+def compilations(function):
+    """What ``function()`` returns, and how many programs it compiled."""
+    before = len(COMPILED)
+    result = function()
+    jax.block_until_ready(jax.tree.leaves(result))
+    return result, len(COMPILED) - before
+
+
+# Other data of the same shapes.
+OTHER = {"x": COUNTS_X + 0.1, "y": COUNTS_Y + 1}
+
+
+def test_a_first_fit_compiles_few_programs_and_a_second_none():
+    model = make_model()
+    guide = gp.AutoGaussian(model)
+    _, first = compilations(lambda: fit(model, guide))
+    assert 0 < first <= 20
+    assert compilations(lambda: fit(model, guide))[1] == 0
+    assert compilations(lambda: fit(model, guide, **OTHER))[1] == 0
+    # Any number of steps is one program, for blocks of one size.
+    assert compilations(lambda: fit(model, guide, num_steps=15))[1] == 0
+    # A new guide, and a notebook's cell that is run again: traced, not compiled.
+    assert compilations(lambda: fit(model))[1] == 0
+    assert compilations(lambda: fit(make_model()))[1] == 0
+
+
+def test_a_second_sample_compiles_nothing():
+    model = make_model()
+    fitted = fit(model)
+    _, first = compilations(lambda: sample(model, fitted))
+    assert 0 < first <= 20
+    assert compilations(lambda: sample(model, fitted))[1] == 0
+    assert compilations(lambda: sample(model, fitted, **OTHER))[1] == 0
+    again = make_model()
+    init = fit(again).guide, fitted.params
+    assert compilations(lambda: sample(again, init))[1] == 0
+
+
+@pytest.mark.parametrize("from_draws", [False, True])
+def test_second_predictions_compile_nothing(from_draws):
+    model = make_model()
+    posterior = fit(model)
+    posterior = sample(model, posterior) if from_draws else posterior
+
+    def everything(x=COUNTS_X, y=COUNTS_Y):
+        at_x = gp.predict(model, posterior, x)["y"]
+        paths = gp.draw_functions(random.key(1), model, posterior, x, num_draws=3)
+        moments = at_x.mean, at_x.latent_variance, at_x.latent_covariance
+        return moments, at_x.log_prob(y), at_x.sample(random.key(0), 5), paths
+
+    _, first = compilations(everything)
+    assert first > 0
+    assert compilations(everything)[1] == 0
+    assert compilations(lambda: everything(**OTHER))[1] == 0
+    at_x = gp.predict(model, posterior, COUNTS_X)["y"]
+    for _ in range(2):
+        assert compilations(lambda: at_x.log_prob(COUNTS_Y))[1] == 0
+
+
+def test_no_data_outlive_their_call():
+    model = make_model()
+    fitted = fit(model)
+
+    def alive_after(call):
+        x, y = jnp.asarray(COUNTS_X) + 0.0, jnp.asarray(COUNTS_Y, float)
+        references = [weakref.ref(x), weakref.ref(y)]
+        result = call(x, y)
+        del x, y
+        gc.collect()
+        return result, sum(reference() is not None for reference in references)
+
+    assert alive_after(lambda x, y: fit(model, None, x, y))[1] == 0
+    assert alive_after(lambda x, y: sample(model, fitted, x, y))[1] == 0
+    assert alive_after(lambda x, y: gp.predict(model, fitted, x)["y"].mean)[1] == 0
+
+
+def test_programs_go_with_their_model():
+    model = make_model()
+    fitted = fit(model)
+    kept = len(compilation._found)
+    reference = weakref.ref(model)
+    del model, fitted
+    gc.collect()
+    assert reference() is None
+    assert len(compilation._found) < kept
+
+
+def test_memory_is_flat_over_fits():
+    def programs_after_fit():
+        fit(make_model())
+        gc.collect()
+        programs = len(compilation._found), len(compilation._compiled)
+        return *programs, len(gc.get_objects())
+
+    programs_after_fit()
+    first = programs_after_fit()
+    for _ in range(5):
+        last = programs_after_fit()
+    assert last[:2] == first[:2]
+    assert last[2] < first[2] + 500
+
+
+# ------------------------------------------------------------------------- the programs
+
+
+def test_closed_over_arrays_are_arguments():
+    def adder(value):
+        shift = jnp.full(3, value)
+        return lambda x: x + shift
+
+    one, two = adder(1.0), adder(2.0)
+    assert np.all(compilation.call(one, ("add", one), jnp.zeros(3)) == 1.0)
+    result, count = compilations(
+        lambda: compilation.call(two, ("add", two), jnp.zeros(3))
+    )
+    assert count == 0
+    assert np.all(result == 2.0)
+
+
+def test_shapes_and_options_make_programs():
+    def program(x, made_of):
+        return compilation.find(lambda x: 2 * x, made_of, x).found
+
+    x = jnp.ones(3)
+    first = program(x, ("double", 1))
+    assert program(x, ("double", 1)) is first
+    assert program(x, ("double", True)) is not first
+    assert program(jnp.ones(4), ("double", 1)) is not first
+    assert program(jnp.ones(3, int), ("double", 1)) is not first
+    # Values to which there are no weak references.
+    of_numpy = program(x, (np.int64(1), range(3), frozenset("ab")))
+    assert program(x, (np.int64(1), range(3), frozenset("ab"))) is of_numpy
+    assert program(x, (np.int64(2), range(3), frozenset("ab"))) is not of_numpy
+
+
+FACTOR = 1.0
+TABLE = np.ones(3)
+
+
+def scaled(x):
+    return FACTOR * x
+
+
+def test_what_a_function_reads_is_part_of_its_program(monkeypatch):
+    def through_a_helper(x):
+        return scaled(x) + jnp.asarray(TABLE) + shift
+
+    def run():
+        made_of = ("reads", through_a_helper)
+        return float(compilation.call(through_a_helper, made_of, jnp.ones(3))[0])
+
+    shift = 0.0
+    assert run() == 2.0
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)  # a global, read by a helper
+    assert run() == 6.0
+    monkeypatch.setitem(globals(), "TABLE", np.full(3, 10.0))
+    assert run() == 15.0
+    TABLE[0] = 20.0  # written into
+    assert run() == 25.0
+    shift = 100.0  # of the surrounding function
+    assert run() == 125.0
+
+
+def test_a_fit_sees_what_its_model_reads_now(monkeypatch):
+    monkeypatch.setitem(globals(), "TABLE", counts_z())
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(FACTOR, 0.9), TABLE)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    guide = gp.AutoGaussian(model)
+    first = fit(model, guide).losses
+    np.testing.assert_array_equal(fit(model, guide).losses, first)
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    assert fit(model, guide).losses[0] != first[0]
+
+
+def test_inside_of_a_trace_a_call_is_part_of_it():
+    def outer(x):
+        return compilation.call(lambda x: jnp.sin(x), ("sine",), x)
+
+    assert jax.grad(outer)(0.0) == 1.0
+
+
+def test_the_cache_on_disk_is_filled(tmp_path):
+    before = {
+        name: getattr(jax.config, name)
+        for name in (
+            "jax_compilation_cache_dir",
+            "jax_persistent_cache_min_compile_time_secs",
+            "jax_persistent_cache_min_entry_size_bytes",
+        )
+    }
+    try:
+        folder = gp.cache_compilations(tmp_path / "programs")
+        jax.jit(lambda x: jnp.tanh(x) * 1.2345)(jnp.ones(17))
+        assert list(folder.iterdir())
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)

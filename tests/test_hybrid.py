@@ -1,0 +1,69 @@
+"""The hybrid in one call is the two calls that it stands for."""
+
+import jax
+import numpy as np
+import pytest
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import group
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
+
+SIZES = {"num_chains": 2, "num_warmup": 20, "num_samples": 10}
+SAMPLER = Walk()
+
+
+def test_one_call_is_the_two_calls():
+    hybrid = gp.fit_and_sample(
+        jax.random.key(0),
+        counts_model,
+        COUNTS_X,
+        COUNTS_Y,
+        fit_options={"num_steps": 50},
+        sampler=SAMPLER,
+        log_likelihood=True,
+        progress=False,
+        **SIZES,
+    )
+    key_fit, key_sample = jax.random.split(jax.random.key(0))
+    fit = gp.fit(
+        key_fit,
+        counts_model,
+        gp.AutoGaussian(counts_model),
+        COUNTS_X,
+        COUNTS_Y,
+        num_steps=50,
+        variational_first=10,
+        progress=False,
+    )
+    np.testing.assert_allclose(hybrid.fit.losses, fit.losses, rtol=1e-12)
+    draws = gp.sample(
+        key_sample,
+        counts_model,
+        COUNTS_X,
+        COUNTS_Y,
+        init=fit,
+        sampler=SAMPLER,
+        progress=False,
+        **SIZES,
+    )
+    values = group(hybrid.draws, "posterior")
+    for name, other in group(draws, "posterior").items():
+        np.testing.assert_allclose(values[name], other, rtol=1e-8)
+    assert group(hybrid.draws, "log_likelihood")["y"].shape == (2, 10, 20)
+
+    at = np.linspace(0.0, 5.0, 7)[:, None]
+    mean = hybrid.predict(at)["y"].mean
+    direct = gp.predict(counts_model, draws, at)["y"].mean
+    np.testing.assert_allclose(mean, direct, rtol=1e-8)
+
+
+def test_what_a_stage_refuses_is_refused():
+    with pytest.raises(ValueError, match="num_steps must be a positive integer"):
+        gp.fit_and_sample(
+            jax.random.key(0),
+            counts_model,
+            COUNTS_X,
+            COUNTS_Y,
+            fit_options={"num_steps": 0},
+            progress=False,
+        )

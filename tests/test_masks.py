@@ -1,0 +1,119 @@
+"""Masked data: an all-true mask is no mask, a partial one leaves rows out."""
+
+from contextlib import nullcontext
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import group, loo
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
+
+ALL = np.ones(20, bool)
+SOME = np.arange(20) % 3 != 0
+NEW_X = np.linspace(0.5, 4.5, 7)[:, None]
+
+
+def model(x, y=None, mask=None):
+    variance = numpyro.sample("variance", dist.Gamma(3.0, 2.0))
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, 0.9), counts_z())
+    masked = nullcontext() if mask is None else handlers.mask(mask=mask)
+    with numpyro.plate("data", len(x)), masked:
+        # No closed form: the predictive density is not the expectation.
+        gp.observe("y", lambda f: dist.Poisson(jnp.exp(f)), f(x), obs=y)
+
+
+def fitted(x, y, mask=None):
+    guide = gp.AutoGaussian(model)
+    options = {"num_steps": 30, "progress": False}
+    return gp.fit(random.key(0), model, guide, x, y, mask=mask, **options)
+
+
+def sampled(x, y, mask=None):
+    return gp.sample(
+        random.key(1),
+        model,
+        x,
+        y,
+        mask=mask,
+        sampler=Walk(),
+        num_chains=2,
+        num_warmup=5,
+        num_samples=40,
+        log_likelihood=True,
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="module", params=["all rows", "some rows"])
+def pairs(request):
+    """(Under a mask, without these rows): fits, draws."""
+    import jax
+
+    mask = ALL if request.param == "all rows" else SOME
+    rows = COUNTS_X[mask], COUNTS_Y[mask]
+    with jax.enable_x64(True):
+        fits = fitted(COUNTS_X, COUNTS_Y, mask), fitted(*rows)
+        draws = sampled(COUNTS_X, COUNTS_Y, mask), sampled(*rows)
+    return fits, draws
+
+
+def test_fits_are_equal(pairs):
+    (masked, left_out), _ = pairs
+    np.testing.assert_allclose(masked.losses, left_out.losses, rtol=1e-9)
+
+
+def test_draws_and_their_likelihoods_are_equal(pairs):
+    _, (masked, left_out) = pairs
+    one, other = (group(d, "posterior")["variance"] for d in (masked, left_out))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+    one, other = (group(d, "log_likelihood")["y"] for d in (masked, left_out))
+    np.testing.assert_allclose(one, other, rtol=1e-8)
+
+
+def test_likelihoods_are_predictive_densities(pairs):
+    # log E p(y|f) and not its lower bound E log p(y|f): by draws of f given v.
+    _, (masked, left_out) = pairs
+    rows = len(group(left_out, "log_likelihood")["y"][0, 0])
+    assert rows in (20, SOME.sum())
+    mask = ALL if rows == 20 else SOME
+    at_data = gp.predict(model, masked, COUNTS_X[mask])["y"]
+    density = at_data.log_prob(COUNTS_Y[mask])
+    each = group(masked, "log_likelihood")["y"].reshape(-1, rows)
+    expected = np.log(np.mean(np.exp(each), axis=0))
+    np.testing.assert_allclose(density, expected, rtol=1e-6)
+
+
+def test_loo_is_equal(pairs):
+    _, (masked, left_out) = pairs
+    assert loo(masked).elpd == pytest.approx(loo(left_out).elpd, rel=1e-8)
+
+
+@pytest.mark.parametrize("which", ["fit", "draws"])
+def test_predictions_and_sample_paths_are_equal(pairs, which):
+    fits, draws = pairs
+    posteriors = fits if which == "fit" else draws
+    means = [gp.predict(model, p, NEW_X)["y"].mean for p in posteriors]
+    np.testing.assert_allclose(*means, rtol=1e-8)
+    options = {"num_draws": 3}
+    paths = [
+        gp.draw_functions(random.key(2), model, p, NEW_X, **options)["y"]
+        for p in posteriors
+    ]
+    np.testing.assert_allclose(*paths, rtol=1e-6)
+
+
+def test_a_masked_model_predicts_all_rows(pairs):
+    # A mask says which data count; what is predicted are all inputs.
+    (masked, _), _ = pairs
+    plain = gp.predict(model, masked, COUNTS_X)["y"]
+    under_mask = gp.predict(model, masked, COUNTS_X, mask=SOME)["y"]
+    np.testing.assert_allclose(under_mask.mean, plain.mean, rtol=1e-9)
+    np.testing.assert_allclose(
+        under_mask.log_prob(COUNTS_Y), plain.log_prob(COUNTS_Y), rtol=1e-9
+    )

@@ -1,0 +1,357 @@
+"""Mistakes that once gave a number without a word."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+
+import svgp_ppl as gp
+from tests.models import COUNTS_X, COUNTS_Y, counts_z
+
+DATA = (COUNTS_X, COUNTS_Y)
+
+
+def model(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+def fit(model, *args, guide=None, **options):
+    options = {"num_steps": 2, "progress": False} | options
+    return gp.fit(random.key(0), model, guide, *args, **options)
+
+
+# ----------------------------------------------------------------------- prediction
+
+
+def test_a_process_that_the_fit_does_not_have_is_not_invented():
+    def larger(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        g = gp.sparse_gp("g", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + g(x), obs=y)
+
+    fitted = fit(model, *DATA)
+    message = r"the guide has no site for the process 'g'.* of another model"
+    with pytest.raises(ValueError, match=message):
+        _ = gp.predict(larger, fitted, COUNTS_X)["y"].mean
+    with pytest.raises(ValueError, match=message):
+        gp.draw_functions(random.key(0), larger, fitted, COUNTS_X)
+    with pytest.raises(ValueError, match=r"no draws of \['g'\], only of \['f'\]"):
+        gp.predict(larger, {"f": np.zeros((3, 5))}, COUNTS_X)
+
+
+def test_a_latent_site_that_the_guide_does_not_have_needs_a_key():
+    def with_effect(x, y=None):
+        shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + shift, obs=y)
+
+    fitted = fit(model, *DATA)
+    with pytest.raises(ValueError, match=r"of the model that the guide does not have"):
+        gp.predict(with_effect, fitted, COUNTS_X)
+    key = random.key(1)
+    at_x = gp.predict(with_effect, fitted, COUNTS_X, key=key, num_draws=400)["y"]
+    plain = gp.predict(model, fitted, COUNTS_X)["y"]
+    # The prior variance of the shift is 1: 400 draws, to 5 standard errors.
+    added = np.asarray(at_x.latent_variance - plain.latent_variance)
+    assert np.all(np.abs(added - 1.0) < 5 * (2 / 400) ** 0.5)
+
+
+def test_draws_of_unequal_length_are_refused():
+    draws = {"f": np.zeros((4, 5)), "variance": np.ones(3)}
+    with pytest.raises(ValueError, match=r"same leading axis of draws .*\(4, 5\)"):
+        gp.predict(model, draws, COUNTS_X)
+
+
+# ----------------------------------------------------------------- data and plates
+
+
+def test_a_fit_without_data_is_refused():
+    with pytest.raises(ValueError, match=r"site 'y' has no data.*passed"):
+        fit(model, COUNTS_X)
+
+    def two(x, y=None, other=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("first", gp.likelihoods.Poisson(), f(x), obs=y)
+            gp.observe("second", gp.likelihoods.Poisson(), f(x), obs=other)
+
+    with pytest.raises(ValueError, match="observe site 'second' has no data"):
+        fit(two, *DATA)
+
+    # By NumPyro's own loop too: the bound itself refuses.
+    def guide(x, y=None):
+        numpyro.sample("f", dist.Normal(M, S).to_event(1))
+
+    with pytest.raises(ValueError, match="observe site 'second' has no data"):
+        gp.MarginalELBO().loss(random.key(0), {}, two, guide, *DATA)
+
+
+def test_a_plate_of_another_dimension_is_refused():
+    def crossed(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x), dim=-2):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    message = r"plate 'data' of dimension -2, which would count its 20 data 20 times"
+    with pytest.raises(ValueError, match=message):
+        fit(crossed, *DATA)
+
+
+@pytest.mark.parametrize("rows_at_once", [7, 100_000])
+def test_minibatches_name_the_true_row(monkeypatch, rows_at_once):
+    from svgp_ppl.fitting import checks
+
+    monkeypatch.setattr(checks, "_ROWS_AT_A_TIME", rows_at_once)
+
+    def batched(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", 300, subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    x = np.linspace(0.0, 5.0, 300)[:, None]
+    y = np.ones(300)
+    y[217] = 2.5
+    with pytest.raises(ValueError, match=r"among them is 2\.5 \(row 217\)"):
+        fit(batched, x, y, batch_size=10)
+    y[217] = np.nan
+    with pytest.raises(ValueError, match=r"NaN or infinity, first at index \(217,\)"):
+        fit(batched, x, y, batch_size=10)
+    x[43], y[217] = np.inf, 1.0
+    with pytest.raises(ValueError, match=r"inputs of process 'f'.*index \(43, 0\)"):
+        fit(batched, x, y, batch_size=10)
+
+
+def test_rows_picked_by_a_plate_are_looked_at():
+    def picked(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)) as rows:
+            gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
+
+    y = COUNTS_Y.astype(float)
+    y[11] = -1.0
+    with pytest.raises(ValueError, match=r"among them is -1\.0 \(row 11\)"):
+        fit(picked, COUNTS_X, y)
+
+
+# --------------------------------------------------------------------- not finite
+
+
+@pytest.mark.parametrize("num_steps", [1, 30])
+def test_a_gradient_that_is_not_finite_is_reported(num_steps):
+    def kinked(x, y):
+        shift = numpyro.param("shift", 0.0)
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            root = jnp.sqrt(shift**2)  # no derivative at 0
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + root, obs=y)
+
+    message = (
+        r"gradient of the bound is not finite at step 0.*\['shift'\] NaN.*\n.*deri"
+    )
+    with pytest.raises(gp.NonFiniteBoundError, match=message) as error:
+        fit(kinked, *DATA, num_steps=num_steps)
+    params = error.value.fit.params
+    assert params["shift"] == 0.0 and len(error.value.fit.losses) == 0
+    assert all(np.all(np.isfinite(value)) for value in params.values())
+
+
+def test_an_explanation_that_fails_loses_nothing(monkeypatch):
+    from svgp_ppl.fitting import failures
+
+    def broken(*_):
+        raise RuntimeError("no explanation")
+
+    monkeypatch.setattr(failures, "explain_non_finite", broken)
+
+    def infinite(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            rate = lambda f: dist.Poisson(jnp.inf * jnp.exp(f))  # noqa: E731
+            gp.observe("y", rate, f(x), obs=y)
+
+    with pytest.raises(gp.NonFiniteBoundError, match="cause failed: RuntimeError") as e:
+        fit(infinite, *DATA)
+    assert set(e.value.fit.params) == {"auto_f_loc", "auto_f_scale_tril"}
+
+
+# ------------------------------------------------------------------ guides by hand
+
+
+def bound_of(make):
+    def guide(x, y=None):
+        numpyro.sample("f", make())
+
+    elbo = gp.MarginalELBO()
+    return -elbo.loss(random.key(0), {}, model, guide, *map(jnp.asarray, DATA))
+
+
+M, S = jnp.linspace(-0.5, 1.0, 5), jnp.linspace(0.3, 0.9, 5)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (
+            lambda: dist.Normal(0.2, 0.4).expand([5]).to_event(1),
+            lambda: dist.Normal(jnp.full(5, 0.2), 0.4).to_event(1),
+        ),
+        (lambda: dist.Normal(M, S), lambda: dist.Normal(M, S).to_event(1)),
+        (lambda: dist.Normal(M, S), lambda: dist.MultivariateNormal(M, jnp.diag(S**2))),
+        (
+            lambda: dist.Normal(0.2, 0.4).expand([5]),
+            lambda: dist.Normal(jnp.full(5, 0.2), 0.4).to_event(1),
+        ),
+    ],
+)
+def test_gaussians_in_any_form_are_marginalised(one, other):
+    np.testing.assert_allclose(bound_of(one), bound_of(other), rtol=1e-7)
+
+
+def test_what_is_sampled_says_so():
+    def flow():
+        base = dist.Normal(M, S).to_event(1)
+        affine = dist.transforms.AffineTransform(0.1, 1.0)
+        return dist.TransformedDistribution(base, affine)
+
+    with pytest.warns(UserWarning, match=r"q\(v\) of process 'f' .* not marginalised"):
+        bound_of(flow)
+
+
+# ------------------------------------------------------- mistakes that people make
+
+
+def observing(likelihood=None, latent=lambda f, x: f(x), **kernel):
+    kernel = {"variance": 1.0, "lengthscale": 0.9} | kernel
+    likelihood = gp.likelihoods.Poisson() if likelihood is None else likelihood
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(**kernel), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", likelihood, latent(f, x), obs=y)
+
+    return model
+
+
+def plain_site(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(f(x), 0.1), obs=y)
+
+
+def recorded(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+    numpyro.deterministic("g", f(x))
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        (plain_site, r"a latent, .* is not an array.*gp.observe"),
+        (
+            observing(latent=lambda f, x: jnp.exp(f(x))),
+            "is not an array.*Put the function into the likelihood",
+        ),
+        (recorded, "site 'g' is a latent"),
+        (observing(dist.Poisson(1.0)), "likelihood of site 'y' is a function of f"),
+        (
+            observing(gp.likelihoods.Poisson),
+            "is made first",
+        ),
+        (observing(lengthscale=0.0), "lengthscale of process 'f' must be positive"),
+        (observing(lengthscale=np.nan), "lengthscale of process 'f' .* is nan"),
+        (observing(variance=-1.0), "variance of process 'f' must be positive or zero"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*requires ndarray or scalar")
+def test_models_that_cannot_be(model, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        fit(model, *DATA)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"optimizer": 1e-2}, "optimizer must be an optax transformation.*is 0.01"),
+        ({"optimizer": "adam"}, "optimizer must be an optax .*is 'adam'"),
+        ({"loss": gp.MarginalELBO}, "loss must be an object such as gp.MarginalELBO"),
+        ({"num_steps": True}, "num_steps must be a positive integer, and is True"),
+        ({"num_steps": 2.5}, "num_steps must be a positive integer, and is 2.5"),
+        ({"patience": 0}, "patience must be a positive integer"),
+    ],
+)
+def test_options_of_fit_that_cannot_be(as_users_call, options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(model, *DATA, **options)
+
+
+@pytest.mark.parametrize("key", [0, None, np.zeros(3)])
+def test_a_key_is_asked_for(as_users_call, key):
+    calls = [
+        lambda: gp.fit(key, model, None, *DATA),
+        lambda: gp.sample(key, model, *DATA),
+        lambda: gp.draw_functions(key, model, {"f": np.zeros((2, 5))}, COUNTS_X),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"must be a random key, jax.random.key"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"sampler": gp.mcmc.NUTS}, r"an object such as gp.mcmc.NUTS\(\)"),
+        ({"num_warmup": 2.5}, "num_warmup must be an integer of at least 0"),
+        ({"num_chains": 0}, "num_chains must be a positive integer"),
+    ],
+)
+def test_options_of_sample_that_cannot_be(as_users_call, options, message):
+    with pytest.raises(ValueError, match=message):
+        gp.sample(random.key(0), model, *DATA, **options)
+
+
+def test_values_that_cannot_be():
+    with pytest.raises(ValueError, match=r"scale of a Gaussian .* must be positive"):
+        gp.likelihoods.Gaussian(-0.1)
+    with pytest.raises(ValueError, match=r"exposure .* must be positive, and is 0"):
+        gp.likelihoods.Poisson(np.array([1.0, 0.0]))
+    with pytest.raises(ValueError, match="max_num_doublings must be at least 1"):
+        gp.mcmc.NUTS(max_num_doublings=0)
+
+
+def test_what_is_accepted(as_users_call):
+    # No guide, NumPy's integers, arrays of another byte order.
+    x, y = COUNTS_X.astype(">f8"), COUNTS_Y.astype(">i4")
+    swapped = gp.fit(random.key(0), model, x, y, num_steps=np.int64(3), progress=False)
+    plain = fit(model, *DATA, guide=gp.AutoGaussian(model), num_steps=3)
+    np.testing.assert_array_equal(swapped.losses, plain.losses)
+
+
+def test_pandas_may_be_added():
+    pandas = pytest.importorskip("pandas")
+    offset = np.linspace(0.0, 1.0, 20)
+    by_series = fit(observing(latent=lambda f, x: pandas.Series(offset) + f(x)), *DATA)
+    by_array = fit(observing(latent=lambda f, x: f(x) + offset), *DATA)
+    np.testing.assert_allclose(by_series.losses, by_array.losses)
+
+
+def test_two_threads_may_fit():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(seed):
+        options = {"num_steps": 5, "progress": False}
+        with jax.enable_x64(True):  # a setting of a thread
+            return gp.fit(random.key(seed), model, None, *DATA, **options).losses
+
+    alone = [one(0), one(1)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(one, (0, 1)))
+    np.testing.assert_array_equal(together, alone)
