@@ -312,6 +312,8 @@ def _identity(part: Any) -> Hashable:
         return type(part), part
     if isinstance(part, tuple | list):
         return type(part), tuple(map(_identity, part))
+    if isinstance(part, set | frozenset):
+        return type(part), frozenset(map(_identity, part))
     if isinstance(part, dict):
         return dict, tuple((name, _identity(value)) for name, value in part.items())
     if isinstance(part, jax.tree_util.PyTreeDef):
