@@ -25,7 +25,14 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import checked_inputs
 from svgp_ppl.kernels import Kernel
-from svgp_ppl.marginals import Marginal, Terms, View, joint_moments, marginal_moments
+from svgp_ppl.marginals import (
+    Marginal,
+    Terms,
+    View,
+    affine_rows,
+    joint_moments,
+    marginal_moments,
+)
 from svgp_ppl.variational.sample_path import SamplePath
 
 __all__ = ["NOT_AN_ARRAY", "Latent", "SparseGP", "stack"]
@@ -79,6 +86,14 @@ class SparseGP:
             terms = ({},) * outputs
             offsets = tuple(b + value for b, value in zip(offsets, values))
         return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
+
+    @property
+    def inducing_mean(self) -> Array:
+        """m(z), the prior mean of u for every output, [P, M]."""
+        outputs = 1 if self.num_outputs is None else self.num_outputs
+        if self.mean is None:
+            return jnp.zeros((outputs, len(self.z)), self.z.dtype)
+        return jnp.stack(self._mean_values(self.z, outputs))
 
     def _mean_values(self, x: Array, outputs: int) -> tuple:
         values = jnp.asarray(self.mean(x))  # type: ignore[misc]
@@ -262,6 +277,15 @@ class Latent:
         if self.is_single:
             return Marginal(mean[..., 0], variance[..., 0], None, log_pi)
         return Marginal(mean, variance, covariance, log_pi)
+
+    def given_whitened(self) -> tuple[dict[str, Array], Array, Array]:
+        """ρ_n = b_n + Σ_c φ_cnᵀ v_c + N(0, r_n), for a latent of one component.
+
+        Returns:
+            φ by process, [N, P, M]; b, [N]; r, [N].
+        """
+        rows, residual = affine_rows(self.terms[0])
+        return rows, self._offset()[0], residual
 
     @property
     def mean(self) -> Array:

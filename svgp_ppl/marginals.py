@@ -26,7 +26,14 @@ from svgp_ppl.variational import (
     project,
 )
 
-__all__ = ["Marginal", "Terms", "View", "joint_moments", "marginal_moments"]
+__all__ = [
+    "Marginal",
+    "Terms",
+    "View",
+    "affine_rows",
+    "joint_moments",
+    "marginal_moments",
+]
 
 
 @jax.tree_util.register_dataclass
@@ -179,6 +186,31 @@ def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]
     return mean, blocks, _shared_log_weights(views)
 
 
+def affine_rows(terms: Terms) -> tuple[dict[str, Array], Array]:
+    """A component as Σ_c φ_cᵀ v_c and what v leaves open, at each datum.
+
+    Returns:
+        φ by process, [N, P, M]; the residual variance, [N].
+    """
+    rows: dict[str, Array] = {}
+    seen = {}
+    for view in dict.fromkeys(view for view, _ in terms):
+        a, residual = _whiten(view, view.x)
+        outputs = view.process.num_outputs or 1
+        point = Projected(jnp.zeros((outputs, a.shape[1]), a.dtype), None)
+        variance = jnp.broadcast_to(residual, point.mean.shape)
+        seen[view] = _Seen(view.x, a, point, variance)
+        rows[view.process.name] = jnp.zeros((a.shape[1], outputs, len(a)), a.dtype)
+    residual: Any = 0.0
+    for element, weight in terms.items():
+        view, p = element
+        share = (weight * seen[view].a).T
+        rows[view.process.name] = rows[view.process.name].at[:, p].add(share)
+        for other, factor in terms.items():
+            residual = residual + weight * factor * _covariance(element, other, seen)
+    return rows, jnp.maximum(residual, 0.0)
+
+
 # ------------------------------------------------------------------ the one projection
 
 
@@ -191,14 +223,19 @@ class _Seen(NamedTuple):
     variance: Array  # [.., P, N]
 
 
-def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
-    """a = L⁻¹ k(z, x) and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a, here and nowhere else."""
+def _whiten(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
+    """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖², here and nowhere else."""
     process = view.process
     a = solve_lower(process.scale_tril, process.kernel(process.z, x))
-    projected = project(process.qv, a)
-    # The first difference is positive up to the rounding of the factorisation.
+    # The difference is positive up to the rounding of the factorisation.
     residual = process.kernel.diagonal(x) - jnp.sum(jnp.square(a), axis=0)
-    variance = jnp.maximum(residual, 0.0)
+    return a, jnp.maximum(residual, 0.0)
+
+
+def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
+    """The moments of aᵀ v, and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a."""
+    a, variance = _whiten(view, x)
+    projected = project(view.process.qv, a)
     if projected.factor is not None:
         variance = variance + jnp.sum(jnp.square(projected.factor), axis=-2)
     return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))

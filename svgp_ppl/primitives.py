@@ -9,6 +9,7 @@ log probability is E_{p(f|v)} log p(y|f). What takes the place of v decides the 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -105,8 +106,12 @@ def sparse_gp(
         require_positive(value, f"the {field} of process '{name}'", or_zero=is_variance)
     shape = (len(z),) if num_outputs is None else (num_outputs, len(z))
     prior = dist.Normal(jnp.zeros(shape, z.dtype), 1.0).to_event(len(shape))
-    infer = {"inducing": {"kernel": kernel, "z": z, "jitter": jitter}}
+    inducing: dict[str, Any] = {"kernel": kernel, "z": z, "jitter": jitter}
+    infer = {"inducing": inducing}
     full_name = require_new_site(name, prior, infer)
+    scale_tril = cholesky(kernel(z), jitter)
+    process = SparseGP(full_name, kernel, z, scale_tril, prior, mean, num_outputs)
+    inducing["process"] = process
     value = numpyro.sample(name, prior, infer=infer)
     qv: Any = value
     if not isinstance(value, dist.Distribution):
@@ -118,8 +123,7 @@ def sparse_gp(
                 "num_outputs)."
             )
         qv = dist.Delta(value, event_dim=len(shape))
-    scale_tril = cholesky(kernel(z), jitter)
-    return SparseGP(full_name, kernel, z, scale_tril, qv, mean, num_outputs)
+    return replace(process, qv=qv)
 
 
 def observe(

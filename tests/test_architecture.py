@@ -85,11 +85,21 @@ MAY_IMPORT = {
     "mcmc.gibbs": {"mcmc.hmc", "mcmc.sampler", "mcmc.slice", "mcmc.tuning"},
     "mcmc.control_variates": {"mcmc.hmc", "mcmc.sampler"},
     "mcmc.stochastic": {"mcmc.control_variates"},
-    "mcmc.target": {"compilation", "handlers"},
+    "mcmc.sites": {"linalg", "variational"},
+    "mcmc.collapsed": {
+        "expectations",
+        "handlers",
+        "likelihoods",
+        "linalg",
+        "primitives",
+        "variational",
+    },
+    "mcmc.target": {"compilation", "handlers", "mcmc.collapsed", "mcmc.sites"},
     "mcmc.coordinates": {
         "compilation",
+        "fitting",
         "handlers",
-        "linalg",
+        "mcmc.sites",
         "mcmc.target",
         "variational",
     },
@@ -278,6 +288,14 @@ def test_public_names_exist(path):
     for public in module.__all__:
         assert getattr(module, public) is not None
     assert module.__doc__
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "notebooks"])
+def test_scripts_import_what_exists(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for module, taken in imports(path):
+            if module.split(".")[0] == "svgp_ppl" and taken is not None:
+                assert hasattr(importlib.import_module(module), taken), (path, taken)
 
 
 def test_contract():

@@ -14,7 +14,6 @@ from scipy.stats import poisson
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.expectations import MonteCarlo, QuasiMonteCarlo
-from svgp_ppl.mcmc.coordinates import variational_coordinates
 from svgp_ppl.mcmc.target import Target
 from tests.models import (
     COUNTS_X,
@@ -346,21 +345,7 @@ def assert_is_a_function(model, position):
 # ------------------------------------------------------- the coordinates of the fit
 
 
-def test_coordinates_make_q_standard_normal(fitted):
-    target = Target(random.key(0), reported_model, DATA, {}, fitted.params)
-    coordinates = variational_coordinates(
-        random.key(1), fitted.guide, fitted.params, target
-    )
-    m, tril = (fitted.params[f"auto_f_{n}"] for n in ("loc", "scale_tril"))
-    values = {"f": m + tril @ jnp.arange(5.0), "noise": jnp.asarray(2.0)}
-    position = coordinates.from_values(values)
-    np.testing.assert_allclose(position["f"], np.arange(5.0), atol=1e-9)
-    assert position["noise"] == 2.0
-    back = coordinates.to_values(position)
-    np.testing.assert_allclose(back["f"], values["f"], rtol=1e-12)
-
-
-def test_preconditioned_chains_have_the_same_posterior():
+def test_chains_in_fitted_coordinates_have_the_same_posterior():
     guide = gp.AutoGaussian(gaussian_model)
     data = (GAUSSIAN_X, GAUSSIAN_Y)
     fit = gp.fit(random.key(0), gaussian_model, guide, *data, num_steps=300)
@@ -370,7 +355,7 @@ def test_preconditioned_chains_have_the_same_posterior():
         gaussian_model,
         *data,
         init=fit,
-        precondition=True,
+        coordinates="fitted",
         sampler=Walk(scale=0.8),
         **options,
     )
@@ -380,22 +365,3 @@ def test_preconditioned_chains_have_the_same_posterior():
     sd = np.sqrt(np.diag(covariance))
     assert np.all(np.abs(values.mean((0, 1)) - mean) < 5 * sd / np.sqrt(ess))
     np.testing.assert_allclose(values.std((0, 1)), sd, rtol=0.1)
-
-
-@pytest.mark.parametrize(
-    "sampler, start, message",
-    [
-        (gp.mcmc.Gibbs(), True, "Gibbs uses the prior N.* cannot be preconditioned"),
-        (Walk(), False, r"needs init= with a Gaussian q\(v\) of full covariance"),
-    ],
-)
-def test_what_cannot_be_preconditioned_is_refused(fitted, sampler, start, message):
-    with pytest.raises(ValueError, match=message):
-        gp.sample(
-            random.key(0),
-            reported_model,
-            *DATA,
-            sampler=sampler,
-            init=fitted if start else None,
-            precondition=True,
-        )

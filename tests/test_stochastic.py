@@ -360,7 +360,6 @@ def test_draws_from_a_fit_of_minibatches(fitted):
         *DATA,
         sampler=SGHMC(),
         init=fitted,
-        precondition=True,
         num_chains=2,
         num_warmup=50,
         num_samples=60,

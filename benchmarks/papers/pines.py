@@ -28,7 +28,7 @@ from jax import random
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import ess, group, rhat
 from svgp_ppl.linalg import cholesky, single_threaded_lapack, solve_lower
-from svgp_ppl.mcmc.target import make_target
+from svgp_ppl.mcmc.target import Target
 
 PRIORS = {"variance": dist.Gamma(1.2, 1.0), "lengthscale": dist.Gamma(1.75, 1.0)}
 NAMES = tuple(PRIORS)
@@ -98,7 +98,7 @@ def report(name: str, draws) -> float:
 
 def gradient_of(model, x, y, params):
     """A call that evaluates the gradient of one chain once."""
-    target = make_target(random.key(2), model, (x, y), {}, params)
+    target = Target(random.key(2), model, (x, y), {}, params)
     positions = target.initial_positions(random.key(3), 1)
     position = {name: values[0] for name, values in positions.items()}
     function = jax.jit(jax.value_and_grad(target.logdensity_fn))

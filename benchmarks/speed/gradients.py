@@ -19,7 +19,7 @@ import svgp_ppl as gp
 from svgp_ppl.__main__ import coal_model
 from svgp_ppl.diagnostics import group
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.target import make_target
+from svgp_ppl.mcmc.target import Target
 
 
 def seconds(run):
@@ -37,7 +37,7 @@ def main():
     jax.config.update("jax_enable_x64", options.x64)
     data = gp.datasets.coal()
     model = coal_model(gp.inducing.grid(data.x, 30))
-    target = make_target(random.key(0), model, (data.x, data.y), {}, {})
+    target = Target(random.key(0), model, (data.x, data.y), {}, {})
     positions = target.initial_positions(random.key(1), 4)
     one = jax.tree.map(lambda leaf: leaf[0], positions)
     gradient = jax.value_and_grad(target.logdensity_fn)

@@ -29,16 +29,16 @@ from numpyro.distributions import constraints
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import ess, group, rhat
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.target import make_target
+from svgp_ppl.mcmc.target import Target
 
 SAMPLERS = {
-    "SGHMC+": (gp.mcmc.SGHMC(), True),
-    "SGHMC+ half step": (gp.mcmc.SGHMC(step_size=0.05, num_steps_a_draw=20), True),
-    "SGHMC+ plain": (gp.mcmc.SGHMC(control_variates=False), True),
-    "SGLD+": (gp.mcmc.SGLD(), True),
-    "SGLD+ plain": (gp.mcmc.SGLD(control_variates=False), True),
-    "SGHMC-": (gp.mcmc.SGHMC(), False),
-    "SGLD-": (gp.mcmc.SGLD(), False),
+    "SGHMC+": (gp.mcmc.SGHMC(), "fitted"),
+    "SGHMC+ half step": (gp.mcmc.SGHMC(step_size=0.05, num_steps_a_draw=20), "fitted"),
+    "SGHMC+ plain": (gp.mcmc.SGHMC(control_variates=False), "fitted"),
+    "SGLD+": (gp.mcmc.SGLD(), "fitted"),
+    "SGLD+ plain": (gp.mcmc.SGLD(control_variates=False), "fitted"),
+    "SGHMC-": (gp.mcmc.SGHMC(), "whitened"),
+    "SGLD-": (gp.mcmc.SGLD(), "whitened"),
 }
 CHAINS = 4
 
@@ -71,7 +71,7 @@ def model_from(z_start, chunk_size, hyperparameters):
 
 def time_of_gradients(model, fit, x, y, b):
     """Milliseconds of a gradient over all data and over a batch, with and without."""
-    target = make_target(
+    target = Target(
         random.key(1), model, (x, y), {"batches": b}, fit.params, minibatches=True
     )
     start = target.positions_from(random.key(2), fit.guide, fit.params, CHAINS)
@@ -156,7 +156,7 @@ def main():
         return
     shared = {"init": fit, "num_chains": CHAINS, "progress": False}
     exact = gp.sample(
-        random.key(4), model, x, y, precondition=True, num_warmup=options.nuts,
+        random.key(4), model, x, y, num_warmup=options.nuts,
         num_samples=options.nuts, **shared,
     )  # fmt: skip
     reference = moments(exact)
@@ -170,10 +170,10 @@ def main():
     first, second = moments(exact, slice(half)), moments(exact, slice(half, None))
     line("NUTS+ half/half", exact, first, second)
     for name in options.samplers:
-        sampler, precondition = SAMPLERS[name]
+        sampler, coordinates = SAMPLERS[name]
         draws = gp.sample(
             random.key(5), model, x, y, batches=options.b, sampler=sampler,
-            precondition=precondition, num_warmup=options.warmup,
+            coordinates=coordinates, num_warmup=options.warmup,
             num_samples=options.draws, **shared,
         )  # fmt: skip
         line(name, draws, reference)

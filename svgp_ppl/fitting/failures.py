@@ -1,5 +1,7 @@
 """What went wrong, in words: which process or site made a bound or a density NaN."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -7,7 +9,7 @@ from numpyro.distributions.util import scale_and_mask
 
 from svgp_ppl.fitting.steps import Block, Steps
 from svgp_ppl.handlers import is_inducing
-from svgp_ppl.kernels import Kernel, kernel_values
+from svgp_ppl.kernels import kernel_values
 from svgp_ppl.linalg import cholesky, default_jitter
 
 __all__ = ["explain_failure", "explain_non_finite"]
@@ -58,7 +60,7 @@ def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
         otherwise: What to say when every process and observed site is finite.
     """
     processes = [
-        _explain_process(name, **site["infer"]["inducing"])
+        _explain_process(name, site["infer"]["inducing"])
         for name, site in model_trace.items()
         if is_inducing(site)
     ]
@@ -72,7 +74,8 @@ def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
     return "\n".join(causes) or otherwise
 
 
-def _explain_process(name: str, kernel: Kernel, z, jitter) -> str | None:
+def _explain_process(name: str, inducing: dict[str, Any]) -> str | None:
+    kernel, z, jitter = (inducing[field] for field in ("kernel", "z", "jitter"))
     gram = kernel(z)
     factor = cholesky(gram, jitter)
     if jnp.all(jnp.isfinite(factor)):

@@ -2,6 +2,7 @@
 
 from svgp_ppl.mcmc.chains import Chains, run_chains
 from svgp_ppl.mcmc.chees import ChEES
+from svgp_ppl.mcmc.coordinates import reparam_sites
 from svgp_ppl.mcmc.gibbs import Gibbs
 from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
@@ -29,5 +30,6 @@ __all__ = [
     "HostAdapted",
     "Sampler",
     "StochasticGradient",
+    "reparam_sites",
     "run_chains",
 ]

@@ -1,76 +1,270 @@
-"""Coordinates in which the q(v) of a fit is standard normal."""
+"""Coordinates in which a fit is standard normal, for every sampler."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro.handlers import substitute
 
 from svgp_ppl.compilation import call
-from svgp_ppl.handlers import trace_of
-from svgp_ppl.linalg import solve_lower
-from svgp_ppl.mcmc.target import Target
-from svgp_ppl.variational import full_gaussian, simplified
+from svgp_ppl.fitting import Fit
+from svgp_ppl.handlers import is_point, trace_of
+from svgp_ppl.mcmc.sites import base_of, in_sites
+from svgp_ppl.mcmc.target import Data, Target
+from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
+from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
 
-__all__ = ["Coordinates", "variational_coordinates"]
+__all__ = [
+    "Coordinates",
+    "Start",
+    "fitted_start",
+    "guide_and_params",
+    "plain_coordinates",
+    "reparam_sites",
+]
+
+# Draws of the guide from which its centre is known; all are equal for point estimates.
+_NUM_DRAWS = 64
+# The curvature takes two gradients a dimension, up to so many.
+_MOST_DIMENSIONS = 100
+# Step of the first differences on the unconstrained scale (logarithms, mostly); those
+# of the second look are half a standard deviation.
+_STEP = 0.03
+# The sd of an unconstrained value is taken to be in this range.
+_LEAST_SD, _MOST_SD = 1e-3, 3.0
 
 
 class Coordinates(NamedTuple):
-    """v = m + S ξ for some sites, in their place the sampler moves ξ.
+    """The sampler moves ξ of the processes with sites, and η of θ = loc + scale_tril η.
 
-    The density of ξ is that of v up to a constant. Under a q(v) N(m, S Sᵀ) that is
-    near the posterior, ξ is near N(0, I): the metric of the sampler starts there.
+    θ are the unconstrained values of all other latent sites, in one row. Both maps are
+    one to one; that of θ has a constant volume and is left out of the density, that of
+    v is in the model (``mcmc.sites``).
 
     Attributes:
-        loc: m by site, [P, M].
-        scale_tril: S by site, [P, M, M].
+        loc: θ̂ by site, unconstrained; empty where θ are moved as they are.
+        scale_tril: Factor of the inverse curvature of the log density at the fit.
     """
 
     loc: dict[str, jax.Array]
-    scale_tril: dict[str, jax.Array]
+    scale_tril: jax.Array
 
     def to_values(self, position: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The sites at ξ."""
-
-        def value(name, xi):
-            if name not in self.loc:
-                return xi
-            rows = jnp.reshape(xi, self.loc[name].shape)
-            moved = jnp.einsum("pij,pj->pi", self.scale_tril[name], rows)
-            return jnp.reshape(self.loc[name] + moved, jnp.shape(xi))
-
-        return {name: value(name, xi) for name, xi in position.items()}
+        """Unconstrained values by site, ``f_base`` for processes with sites."""
+        if not self.loc:
+            return dict(position)
+        loc, unravel = ravel_pytree(self.loc)
+        others = unravel(loc + self.scale_tril @ position[_OTHERS])
+        return {n: x for n, x in position.items() if n != _OTHERS} | others
 
     def from_values(self, values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """ξ of the sites."""
-
-        def position(name, v):
-            if name not in self.loc:
-                return v
-            rows = jnp.reshape(v, self.loc[name].shape) - self.loc[name]
-            xi = jax.vmap(solve_lower)(self.scale_tril[name], rows[..., None])
-            return jnp.reshape(xi, jnp.shape(v))
-
-        return {name: position(name, v) for name, v in values.items()}
+        """The position of unconstrained values."""
+        if not self.loc:
+            return dict(values)
+        shift = ravel_pytree({n: values[n] - loc for n, loc in self.loc.items()})[0]
+        position = {n: x for n, x in values.items() if n not in self.loc}
+        position[_OTHERS] = jnp.linalg.solve(self.scale_tril, shift)
+        return position
 
 
-def variational_coordinates(
-    key, guide: Callable, params: Mapping[str, Any], target: Target
-) -> Coordinates:
-    """The coordinates of the full-covariance Gaussians that a guide has."""
+class Start(NamedTuple):
+    """Where chains start.
 
-    def moments(key, params, data):
-        args, kwargs = target.combine(data.arrays)
-        sites = trace_of(guide, args, kwargs, key=key, values=params)
-        found = {}
-        for name in target.whitened_names:
-            site = sites[name]
-            found[name] = full_gaussian(simplified(site["fn"], site["value"].shape))
-        return {name: pair for name, pair in found.items() if pair is not None}
+    Attributes:
+        coordinates: What the sampler moves.
+        data: Second argument of the log density of their values.
+        positions: Of each chain, leaves [chains, ...].
+    """
 
-    made_of = ("coordinates", guide, *target.made_of)
-    found = call(moments, made_of, key, dict(params), target.data, runs_once=True)
-    return Coordinates(
-        {name: loc for name, (loc, _) in found.items()},
-        {name: tril for name, (_, tril) in found.items()},
+    coordinates: Coordinates
+    data: Data
+    positions: dict[str, jax.Array]
+
+
+# The coordinate of all that is not a process with sites.
+_OTHERS = "(others)"
+
+
+def plain_coordinates() -> Coordinates:
+    """Unconstrained values as they are."""
+    return Coordinates({}, jnp.zeros((0, 0)))
+
+
+def fitted_start(
+    key,
+    guide: Callable,
+    params: Mapping[str, Any],
+    target: Target,
+    num_chains: int,
+) -> Start:
+    """Coordinates from a fit, and where chains start in them.
+
+    Chains start from draws of q(v | θ) and of the guide of the rest.
+    """
+    key_draws, key_sites, key_start = random.split(key, 3)
+    num_draws = max(num_chains, _NUM_DRAWS)
+    values = target.positions_from(key_draws, guide, dict(params), num_draws)
+    centre = {name: jnp.mean(draws, axis=0) for name, draws in values.items()}
+    sites = _fitted_sites(key_sites, guide, params, target, centre)
+    data = target.data._replace(sites=sites)
+    starts = {name: draws[:num_chains] for name, draws in values.items()}
+    for i, name in enumerate(sites):
+        shape = starts.pop(name).shape
+        dtype = centre.pop(name).dtype
+        noise = random.normal(random.fold_in(key_start, i), shape, dtype)
+        starts[base_of(name)] = noise
+    coordinates = _curved(target, data, centre, starts)
+    positions = jax.vmap(coordinates.from_values)(starts)
+    return Start(coordinates, data, positions)
+
+
+def reparam_sites(
+    model: Callable, init: tuple[Callable, Mapping[str, Any]] | Fit, *args, **kwargs
+) -> Callable:
+    """The model with its processes in the coordinates of a fit, for NumPyro's samplers.
+
+    In the place of the site ``f`` the site ``f_base`` is sampled, ξ in
+    v = m(θ) + C⁻ᵀ ξ, and ``f`` becomes deterministic, so that the draws are those of
+    the model and go to ``gp.predict``. The ``param`` sites are frozen at the fit. As
+    ``NeuTraReparam`` of NumPyro, which learns a map that does not follow θ.
+
+    Args:
+        model: NumPyro model.
+        init: A :class:`Fit` or ``(guide, params)`` with a Gaussian q(v).
+        *args: Arguments of the model.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        A model of the same arguments.
+
+    Raises:
+        ValueError: No process has a q(v) that is marginalised; or what ``gp.sample``
+            refuses.
+
+    Example:
+        >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)  # doctest: +SKIP
+        >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)  # doctest: +SKIP
+    """
+    guide, params = guide_and_params(init)
+    target = Target(random.key(0), model, args, kwargs, params)
+    start = fitted_start(random.key(0), guide, params, target, 1)
+    if not start.data.sites:
+        raise ValueError(
+            "init has no q(v) to take coordinates from: it needs a Gaussian, such as "
+            "that of AutoGaussian, or a mixture of them."
+        )
+    return in_sites(substitute(model, data=start.data.params), start.data.sites)
+
+
+def guide_and_params(init: Any) -> tuple[Callable, Mapping[str, Any]]:
+    """What a fit is made of.
+
+    Raises:
+        ValueError: It is not a :class:`Fit` nor ``(guide, params)``.
+    """
+    match init:
+        case Fit():
+            return init.guide, init.params
+        case (guide, params) if callable(guide) and isinstance(params, Mapping):
+            return guide, params
+    raise ValueError(
+        "init must be what gp.fit returns, or (guide, params) with the params of "
+        f"numpyro's SVI, and is a {type(init).__name__}."
     )
+
+
+def _fitted_sites(
+    key,
+    guide: Callable,
+    params: Mapping[str, Any],
+    target: Target,
+    centre: Mapping[str, Any],
+) -> dict[str, Sites]:
+    """The sites of every process whose q(v) is marginalised, and is not a point.
+
+    Args:
+        key: Random key.
+        guide: Guide of the fit.
+        params: Its parameters.
+        target: The log density of the model.
+        centre: θ̂, unconstrained values at the latent sites.
+    """
+    if not target.whitened_names:
+        return {}
+
+    def look(key, params, centre, data):
+        args, kwargs = target.combine(data.arrays)
+        values = target.constrain(centre, data)
+        model = target.with_noise(data.noise_keys[0], data.params)
+        sites = trace_of(model, args, kwargs, values=values)
+        of_guide = trace_of(guide, args, kwargs, key=key, values=params)
+        groups: dict[str, dict[str, Any]] = {}
+        for name in target.whitened_names:
+            qv = simplified(of_guide[name]["fn"], sites[name]["fn"].event_shape)
+            if can_marginalise(qv) and not is_point(qv):
+                group = group_of(name, qv) if is_coupled(qv) else name
+                groups.setdefault(group, {})[name] = qv
+        found = []
+        for qvs in groups.values():
+            processes = {n: sites[n]["infer"]["inducing"]["process"] for n in qvs}
+            priors = OrderedDict(  # the order of the stack, which a dict would sort
+                (name, Prior(process.inducing_mean, process.scale_tril))
+                for name, process in processes.items()
+            )
+            sizes = [len(prior.scale_tril) for prior in priors.values()]
+            found.append((*moments(list(qvs.values()), sizes), priors))
+        return found
+
+    made_of = ("fitted sites", guide, *target.made_of)
+    given = (key, dict(params), dict(centre), target.data)
+    found = call(look, made_of, *given, runs_once=True)
+    sites: dict[str, Sites] = {}
+    for group in jax.device_get(found):
+        if all(np.all(np.isfinite(array)) for array in jax.tree.leaves(group)):
+            sites |= sites_of(*group)
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda array: jnp.asarray(array, dtype), sites)
+
+
+def _curved(target: Target, data: Data, loc: dict, starts: dict) -> Coordinates:
+    """θ scaled by the curvature of the log density at θ̂ and ξ = 0.
+
+    There log p(ξ = 0, θ | y) = log p(θ | y) + log p(ξ = 0 | θ, y), and the second term
+    is nearly the same for all θ: the curvature is that of the posterior of θ.
+    """
+    flat, unravel = ravel_pytree(loc)
+    size = len(flat)
+    if not 0 < size <= _MOST_DIMENSIONS:
+        return plain_coordinates()
+    middle = {n: jnp.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
+
+    def gradients(points, middle, data):
+        def density(theta):
+            return target.logdensity_fn({**middle, **unravel(theta)}, data)
+
+        return jax.lax.map(jax.grad(density), points)
+
+    def hessian(steps: np.ndarray) -> np.ndarray:
+        offsets = np.concatenate([np.diag(steps), -np.diag(steps)])
+        points = jnp.asarray(np.asarray(flat) + offsets, flat.dtype)
+        made_of = ("curvature", *target.made_of)
+        found = np.asarray(call(gradients, made_of, points, middle, data), float)
+        ahead, behind = found[:size], found[size:]
+        rows = (behind - ahead) / (2 * steps[:, None])
+        return (rows + rows.T) / 2
+
+    first = hessian(np.full(size, _STEP))
+    sd = 1 / np.sqrt(np.clip(np.diag(first), _MOST_SD**-2, _LEAST_SD**-2))
+    found = hessian(sd / 2)
+    if not np.all(np.isfinite(found)):
+        return plain_coordinates()
+    values, vectors = np.linalg.eigh(found)
+    values = np.clip(values, _MOST_SD**-2, _LEAST_SD**-2)
+    covariance = (vectors / values) @ vectors.T
+    scale_tril = np.linalg.cholesky(covariance)
+    return Coordinates(loc, jnp.asarray(scale_tril, flat.dtype))

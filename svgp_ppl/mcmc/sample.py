@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,12 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.handlers import trace_of, unwrapped
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
-from svgp_ppl.mcmc.coordinates import Coordinates, variational_coordinates
+from svgp_ppl.mcmc.coordinates import (
+    Start,
+    fitted_start,
+    guide_and_params,
+    plain_coordinates,
+)
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target
@@ -37,7 +42,7 @@ def sample(
     num_samples: int = 1000,
     num_noise_draws: int = 1,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
-    precondition: bool = False,
+    coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
     log_likelihood: bool = False,
     progress: bool = True,
     **kwargs,
@@ -64,10 +69,12 @@ def sample(
             costs as much as another pass over the data.
         init: A :class:`Fit` or ``(guide, params)`` to start from; None starts at random
             and freezes ``param`` sites at their initial values.
-        precondition: Whether the sampler moves ξ in v = m + S ξ, with N(m, S Sᵀ) the
-            q(v) of ``init``, so that its metric starts at the fit: shorter
-            trajectories, more effective draws of v a second, fewer of the
-            hyperparameters (see the page on choosing a sampler).
+        coordinates: What the sampler moves; the draws are those of the same posterior.
+            ``"collapsed"``: the hyperparameters alone, with v integrated out and drawn
+            afterwards, where every likelihood is Gaussian. ``"fitted"``: coordinates in
+            which the fit of ``init`` is standard normal at any hyperparameters.
+            ``"whitened"``: v and the unconstrained hyperparameters as they are. None
+            takes the first of them that can be had (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
         progress: Whether to show progress bars.
@@ -102,32 +109,22 @@ def sample(
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
-    guide, params = _take_init(init)
+    guide, params = (None, {}) if init is None else guide_and_params(init)
     biased = isinstance(sampler, StochasticGradient)
+    choice = _choice(coordinates, sampler, guide)
     target = Target(
-        key_target, model, args, kwargs, params, num_noise_draws, minibatches=biased
+        key_target,
+        model,
+        args,
+        kwargs,
+        params,
+        num_noise_draws,
+        minibatches=biased,
+        collapse="collapsed" in choice,
     )
-    if guide is None:
-        positions = target.initial_positions(key_start, num_chains)
-    else:
-        positions = target.positions_from(key_start, guide, dict(params), num_chains)
-    coordinates = _coordinates(key_target, precondition, sampler, guide, params, target)
-    chains = _run(
-        key_chains,
-        target,
-        coordinates,
-        positions,
-        sampler,
-        num_warmup,
-        num_samples,
-        progress,
-    )
-    draws = _over_draws(
-        lambda xi, data: target.constrain(data[0].to_values(xi), data[1]),
-        ("constrain", *target.made_of),
-        chains.draws,
-        (coordinates, target.data),
-    )
+    start = _start(key_start, choice, guide, params, target, num_chains)
+    chains = _run(key_chains, target, start, sampler, num_warmup, num_samples, progress)
+    draws = _constrained(key_target, target, start, chains.draws)
     likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
     settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
     return to_arviz(
@@ -145,6 +142,7 @@ def sample(
             "sampler": type(sampler).__name__,
             "sampler_settings": json.dumps(settings, default=str),
             "init": "none" if guide is None else "fit",
+            "coordinates": "collapsed" if target.is_collapsed else choice[-1],
             **({"bias": "stochastic gradients"} if biased else {}),
         },
     )
@@ -153,8 +151,7 @@ def sample(
 def _run(
     key,
     target: Target,
-    coordinates: Coordinates,
-    positions: dict,
+    start: Start,
     sampler: Any,
     num_warmup: int,
     num_samples: int,
@@ -170,51 +167,71 @@ def _run(
         return run_chains(
             key,
             logdensity_fn,
-            jax.vmap(coordinates.from_values)(positions),
+            start.positions,
             _with_whitened(sampler, target),
             num_warmup=num_warmup,
             num_samples=num_samples,
-            data=(coordinates, target.data),
+            data=(start.coordinates, start.data),
             progress=progress,
             made_of=target.made_of,
         )
     except NonFiniteStartError as error:
-        raise _explained(error, target, positions) from None
+        raise _explained(error, target, start) from None
 
 
-def _take_init(init) -> tuple[Callable | None, Mapping[str, Any]]:
-    match init:
-        case None:
-            return None, {}
-        case Fit():
-            return init.guide, init.params
-        case (guide, params) if callable(guide) and isinstance(params, Mapping):
-            return guide, params
-    raise ValueError(
-        "init must be what gp.fit returns, or (guide, params) with the params of "
-        f"numpyro's SVI, and is a {type(init).__name__}."
-    )
-
-
-def _coordinates(
-    key, precondition, sampler, guide, params, target: Target
-) -> Coordinates:
-    """The coordinates of the sampler."""
-    if not precondition:
-        return Coordinates({}, {})
-    if hasattr(sampler, "whitened"):
+def _choice(coordinates, sampler: Any, guide) -> tuple[str, ...]:
+    """The coordinates that will do, the best first."""
+    known = ("collapsed", "fitted", "whitened")
+    if coordinates is not None and coordinates not in known:
+        raise ValueError(f"coordinates must be one of {known}; got {coordinates!r}.")
+    uses_prior = hasattr(sampler, "whitened")
+    if coordinates is None:
+        if uses_prior:
+            return ("whitened",)
+        first = () if isinstance(sampler, StochasticGradient) else ("collapsed",)
+        return (*first, "whitened" if guide is None else "fitted")
+    if coordinates != "whitened" and uses_prior:
         raise ValueError(
-            f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values "
-            "and cannot be preconditioned: drop precondition=True."
+            f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values: "
+            f'drop coordinates="{coordinates}".'
         )
-    if guide is not None:
-        coordinates = variational_coordinates(key, guide, params, target)
-        if coordinates.loc:
-            return coordinates
-    raise ValueError(
-        "precondition=True needs init= with a Gaussian q(v) of full covariance, such "
-        "as that of AutoGaussian."
-    )
+    if coordinates == "fitted" and guide is None:
+        raise ValueError('coordinates="fitted" needs a fit: give it as init=.')
+    return (coordinates,)
+
+
+def _start(
+    key, choice: tuple[str, ...], guide, params, target: Target, num_chains: int
+) -> Start:
+    """Where the chains start, in the coordinates of the sampler."""
+    if choice == ("collapsed",) and not target.is_collapsed:
+        raise ValueError(
+            'coordinates="collapsed" needs a latent site besides v, and at every '
+            "observe site likelihoods.Gaussian, a latent of one component and no "
+            "chunk_size."
+        )
+    if guide is None:
+        positions = target.initial_positions(key, num_chains)
+    elif choice == ("whitened",):
+        positions = target.positions_from(key, guide, dict(params), num_chains)
+    else:
+        return fitted_start(key, guide, params, target, num_chains)
+    return Start(plain_coordinates(), target.data, positions)
+
+
+def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
+    """Values at the sites of the model, from positions of the chains."""
+    num_chains, num_samples = jax.tree.leaves(draws)[0].shape[:2]
+
+    def of_draw(drawn, data):
+        (position, number), (key, coordinates, data) = drawn, data
+        values = coordinates.to_values(position)
+        return target.constrain(values, data, random.fold_in(key, number))
+
+    numbers = np.arange(num_chains * num_samples).reshape(num_chains, num_samples)
+    made_of = ("constrain", *target.made_of)
+    given = (key, start.coordinates, start.data)
+    return _over_draws(of_draw, made_of, (draws, numbers), given)
 
 
 def _with_whitened(sampler: Any, target: Target) -> Sampler:
@@ -225,12 +242,12 @@ def _with_whitened(sampler: Any, target: Target) -> Sampler:
 
 
 def _explained(
-    error: NonFiniteStartError, target: Target, positions: dict
+    error: NonFiniteStartError, target: Target, start: Start
 ) -> FloatingPointError:
     """Why the log density is not finite where a chain starts."""
-    first = jax.tree.map(lambda leaf: leaf[error.chains[0]], positions)
+    first = jax.tree.map(lambda leaf: leaf[error.chains[0]], start.positions)
     try:
-        values = target.constrain(first, target.data)
+        values = target.constrain(start.coordinates.to_values(first), start.data)
         reason = explain_non_finite(
             target.trace_at(values),
             otherwise="Every process and observed site is finite there: look at the "
@@ -282,7 +299,7 @@ def _log_probability(site: dict) -> tuple[jax.Array, jax.Array]:
     return value, jnp.broadcast_to(mask, jnp.shape(value))
 
 
-def _over_draws(function: Callable, made_of: tuple, draws: dict, data: Any) -> Any:
+def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> Any:
     """``function(draw, data)`` at every draw of every chain, a few at a time."""
 
     def run(draws, data):
@@ -291,4 +308,4 @@ def _over_draws(function: Callable, made_of: tuple, draws: dict, data: Any) -> A
         each = jax.lax.map(lambda one: function(one, data), flat, batch_size=64)
         return jax.tree.map(lambda x: jnp.reshape(x, (*leading, *x.shape[1:])), each)
 
-    return jax.device_get(call(run, made_of, dict(draws), data))
+    return jax.device_get(call(run, made_of, draws, data))

@@ -98,8 +98,8 @@ class SGLD(_Dynamics):
     θ ← θ + ε d² g(θ) + √(2ε) d ξ. The variance is too large by a share of ε/2 times the
     precision of a direction (between 0 and the number of coordinates) and of the noise;
     above 2/ε the chain runs away. Halve the step and compare before trusting the draws.
-    Start from a fit: the way from afar is long. ``precondition=True`` of ``gp.sample``
-    makes the precisions more alike. ``SGHMC`` allows longer steps.
+    Start from a fit: the way from afar is long, and its coordinates make the precisions
+    more alike. ``SGHMC`` allows longer steps.
 
     The warm-up has rounds, each as long as all before it. At the end of a round the
     centre of the control variates moves to the mean of its positions over all chains,
@@ -154,8 +154,8 @@ class SGHMC(_Dynamics):
     large by a share of ε/(2α) times that of the noise and of ε²/4 times the precision
     of a direction (between 0 and the number of coordinates); above about 4/ε² the chain
     runs away. Halve the step and compare before trusting the draws. Start from a fit:
-    the way from afar is long. ``precondition=True`` of ``gp.sample`` makes the
-    precisions more alike. Rounds of the warm-up as in ``SGLD``.
+    the way from afar is long, and its coordinates make the precisions more alike.
+    Rounds of the warm-up as in ``SGLD``.
 
     Attributes:
         step_size: ε, in units of the scale.

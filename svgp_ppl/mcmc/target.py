@@ -29,6 +29,8 @@ from svgp_ppl.handlers import (
     subsampled,
     trace_of,
 )
+from svgp_ppl.mcmc.collapsed import collapsed, conditional_of, is_collapsible
+from svgp_ppl.mcmc.sites import base_of, in_sites
 
 __all__ = ["Data", "Start", "Target"]
 
@@ -40,11 +42,13 @@ class Data(NamedTuple):
         arrays: Array arguments of the model.
         params: Values of the ``param`` sites, frozen.
         noise_keys: Keys of the fixed noise over which the log density is averaged.
+        sites: Of the processes that are sampled as ξ (``mcmc.sites``).
     """
 
     arrays: list
     params: dict[str, jax.Array]
     noise_keys: Any
+    sites: dict[str, Any]
 
 
 class Start(NamedTuple):
@@ -63,6 +67,7 @@ class _Facts(NamedTuple):
     latent: list[str]  # in the order of the model
     whitened: list[str]
     layers: frozenset[str]
+    is_collapsible: bool
 
 
 class Target:
@@ -87,8 +92,10 @@ class Target:
         params: Values of ``param`` sites; the others are frozen at their initial ones.
         num_noise_draws: S.
         minibatches: Whether a sampler looks at a part of the data at each step.
+        collapse: Whether v is integrated out where it can be (``mcmc.collapsed``).
 
     Attributes:
+        is_collapsed: Whether it is.
         data: Second argument of the log density.
         observed: Data by site name.
         made_of: What determines the log density beside ``data``.
@@ -108,19 +115,22 @@ class Target:
         num_noise_draws: int = 1,
         *,
         minibatches: bool = False,
+        collapse: bool = False,
     ):
         self._args, self._kwargs = args, kwargs
         arrays, self.combine, static = partition(args, kwargs)
         # Inside of all other handlers: the keys that they give do not depend on rows.
         self._of_rows = drawn_rows(model)
         self._model = all_rows(model) if minibatches else model
-        self.made_of = (model, static, num_noise_draws, minibatches)
+        self.made_of = (model, static, num_noise_draws, minibatches, collapse)
         key_noise, key_look = random.split(key)
         given = {name: jnp.asarray(value) for name, value in params.items()}
 
         if minibatches:
             self._look(_require_minibatches, self._of_rows, key_look, given)
         self._facts = self._look(_facts_of, self._model, key_look, given)
+        self.is_collapsed = collapse and self._facts.is_collapsible
+        self._of_latent = collapsed(self._model) if self.is_collapsed else self._model
 
         def start(key, given, arrays):
             args, kwargs = self.combine(arrays)
@@ -139,7 +149,7 @@ class Target:
             start, made_of, key_noise, given, arrays, runs_once=True
         )
         self.observed = found.observed
-        self.data = Data(arrays, found.params, noise_keys)
+        self.data = Data(arrays, found.params, noise_keys, {})
 
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""
@@ -151,41 +161,58 @@ class Target:
 
     @property
     def latent_names(self) -> list[str]:
-        """Names of the latent sites."""
-        return self._facts.latent
+        """Names of the latent sites that are sampled."""
+        gone = self._facts.whitened if self.is_collapsed else []
+        return [name for name in self._facts.latent if name not in gone]
 
     @property
     def whitened_names(self) -> list[str]:
-        """Names of the sites that hold whitened values, whose prior is N(0, I)."""
-        return self._facts.whitened
+        """Names of those that hold whitened values, whose prior is N(0, I)."""
+        return [] if self.is_collapsed else self._facts.whitened
 
     def with_noise(self, key, params: Mapping[str, Any]) -> Callable:
         """The model with its parameters frozen and its noise drawn from a key."""
         return seed(substitute(self._model, data=dict(params)), key)
 
+    def _to_sample(self, key, data: Data) -> Callable:
+        """The same in the sites that are sampled: without v, or with ξ in its place."""
+        # Inside of seed, so that the noise has the keys that it has in the model.
+        model = in_sites(self._of_latent, data.sites)
+        return seed(substitute(model, data=data.params), key)
+
     def logdensity_fn(self, position: dict, data: Data, key=None) -> jax.Array:
         """Log density of a position: a dict of unconstrained values by site name.
 
+        A process with sites in ``data`` is given by its ξ, as ``f_base``.
         With a key, an unbiased estimate from the rows (and the noise) that it draws.
         """
         args, kwargs = self.combine(data.arrays)
         if key is not None:
-            estimate = seed(substitute(self._of_rows, data=data.params), key)
+            of_rows = in_sites(self._of_rows, data.sites)
+            estimate = seed(substitute(of_rows, data=data.params), key)
             return -jnp.asarray(potential_energy(estimate, args, kwargs, position))
 
         def at_noise(key):
-            model = self.with_noise(key, data.params)
+            model = self._to_sample(key, data)
             return -jnp.asarray(potential_energy(model, args, kwargs, position))
 
         # What does not depend on the noise is computed once.
         return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
 
-    def constrain(self, position: dict, data: Data) -> dict[str, jax.Array]:
-        """Values at latent and deterministic sites, from a position."""
+    def constrain(self, position: dict, data: Data, key=None) -> dict[str, jax.Array]:
+        """Values at latent and deterministic sites, from a position.
+
+        A v that is integrated out is drawn from the key.
+        """
         args, kwargs = self.combine(data.arrays)
-        model = self.with_noise(data.noise_keys[0], data.params)
+        model = self._to_sample(data.noise_keys[0], data)
         values = constrain_fn(model, args, kwargs, position, return_deterministic=True)
-        return {n: v for n, v in values.items() if n not in self._facts.layers}
+        if self.is_collapsed:
+            model = self.with_noise(data.noise_keys[0], data.params)
+            given = substitute(model, data=values)
+            values |= conditional_of(given, args, kwargs, key)
+        left_out = self._facts.layers | set(map(base_of, data.sites))
+        return {n: v for n, v in values.items() if n not in left_out}
 
     def unconstrain(self, values: Mapping[str, jax.Array], data: Data) -> dict:
         """A position from values at the latent sites."""
@@ -197,7 +224,7 @@ class Target:
             )
         args, kwargs = self.combine(data.arrays)
         latent = {name: values[name] for name in self.latent_names}
-        model = self.with_noise(data.noise_keys[0], data.params)
+        model = self._to_sample(data.noise_keys[0], data)
         return unconstrain_fn(model, args, kwargs, latent)
 
     def initial_positions(self, key, num_chains: int) -> dict:
@@ -205,7 +232,7 @@ class Target:
 
         def draw(key, data):
             args, kwargs = self.combine(data.arrays)
-            model = self.with_noise(data.noise_keys[0], data.params)
+            model = self._to_sample(data.noise_keys[0], data)
             sites = trace_of(model, args, kwargs, key=key)
             example = self.unconstrain(
                 {name: sites[name]["value"] for name in self.latent_names}, data
@@ -259,7 +286,7 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
     ]
     layers = frozenset(n for n, site in model_trace.items() if is_layer(site))
     whitened = [name for name in latent if is_inducing(model_trace[name])]
-    return _Facts(latent, whitened, layers)
+    return _Facts(latent, whitened, layers, is_collapsible(model_trace))
 
 
 def _require_sampleable(model_trace: dict[str, dict]) -> None:

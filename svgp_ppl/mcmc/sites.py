@@ -1,0 +1,65 @@
+"""Coordinates that move with θ: v = m(θ) + C⁻ᵀ ξ, from the sites of a fit.
+
+Given v the data pin the hyperparameters: (v, θ) is a narrow ridge. A fit tells, through
+its sites, where v lies at any θ (``variational.sites``): under q(v | θ) = N(m, P⁻¹),
+P = C Cᵀ, the coordinates ξ = Cᵀ (v − m) are N(0, I) whatever θ is. The map is one to
+one for every θ, so with log |∂v/∂ξ| = −Σ log C_ii the posterior is that of the model;
+the sites decide how fast it mixes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from numpyro.handlers import Messenger
+
+from svgp_ppl.linalg import matmul
+from svgp_ppl.variational.sites import Sites, conditional
+
+__all__ = ["base_of", "in_sites"]
+
+
+def base_of(name: str) -> str:
+    """Name of the site of ξ."""
+    return f"{name}_base"
+
+
+class in_sites(Messenger):
+    """A NumPyro handler: processes with sites are sampled as ξ.
+
+    The site ``f`` becomes deterministic; ``f_base`` is ξ ~ N(0, I), which alone would
+    make v a draw from q(v | θ), and the factor ``f_weight`` is log p(v) − log q(v | θ).
+
+    Args:
+        fn: The model.
+        sites: By process.
+    """
+
+    def __init__(self, fn: Callable, sites: Mapping[str, Sites]):
+        self.sites = dict(sites)
+        self._values: dict[str, jax.Array] = {}
+        super().__init__(fn)
+
+    def __enter__(self):
+        self._values = {}
+        return super().__enter__()
+
+    def process_message(self, msg: Any) -> None:
+        """Give the process its v."""
+        name = msg.get("name")
+        is_open = msg["type"] == "sample" and msg["value"] is None
+        if not is_open or name not in self.sites:
+            return
+        prior, process = msg["fn"], msg["infer"]["inducing"]["process"]
+        mean, scale_tril = process.inducing_mean, process.scale_tril
+        qv = conditional(self.sites[name], scale_tril, mean, self._values)
+        xi = jnp.asarray(numpyro.sample(base_of(name), prior))
+        v = qv.value(xi)
+        weight = prior.log_prob(v) - prior.log_prob(xi) + qv.log_det()
+        numpyro.factor(f"{name}_weight", weight)
+        self._values[name] = mean + matmul(v.reshape(mean.shape), scale_tril.T)
+        for field in set(msg) - {"type", "name", "value"}:
+            del msg[field]
+        msg["type"], msg["value"] = "deterministic", v

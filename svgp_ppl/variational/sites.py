@@ -1,0 +1,229 @@
+"""Sites: the Gaussian factors that turn the prior of u into the q(u) of a fit.
+
+At the hyperparameters θ̂ of a fit, q(u) is the prior times t(u), the product of the
+*sites* (the word of expectation propagation; the dual parameters of Opper & Archambeau
+2009, Khan & Lin 2017, Adam, Chang, Khan & Solin 2021). Any Gaussian t(u) is that of R
+pseudo-data y of unit noise,
+
+    t(u) ∝ exp(−½ ‖y − H u‖²),
+
+and with t held fixed, at any other θ, u = m_θ(z) + L_θ v,
+
+    q(v | θ) ∝ N(v; 0, I) t(u) = N(P⁻¹ Gᵀ (y − H m_θ(z)), P⁻¹),
+    P(θ) = I + Gᵀ G,   G = H L_θ.
+
+P is positive whatever H is. Several processes that share a Gaussian share pseudo-data,
+y = Σ_c H_c u_c + noise. Taken one after the other, the q of u_c given those before it
+has the pseudo-data y − Σ_{e<c} H_e u_e, and those after it, integrated out under their
+priors at θ̂, add to the noise: exact at θ̂, and any choice gives a proper q(v | θ).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float
+
+from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from svgp_ppl.variational.joint import is_coupled, log_weights
+from svgp_ppl.variational.projection import project
+
+__all__ = ["Conditional", "Prior", "Sites", "conditional", "moments", "sites_of"]
+
+# Directions in which the data shrink a variance by less than this share have no site.
+# What is left there of an optimiser's error would be amplified where L_θ is rougher.
+_LEAST_PRECISION = 0.01
+
+
+class Sites(NamedTuple):
+    """The sites of one process: B groups of R pseudo-data.
+
+    Either a group for each of the P outputs, of T = M values, or one of T = P M.
+
+    Attributes:
+        projection: H, [B, R, T].
+        data: y, [B, R].
+        of_others: H_e of the processes before it that share the pseudo-data, [R, T_e].
+    """
+
+    projection: Array
+    data: Array
+    of_others: dict[str, Array]
+
+
+class Conditional(NamedTuple):
+    """q(v | θ) of one process, as v = C⁻ᵀ (shift + ξ) with ξ ~ N(0, I).
+
+    Attributes:
+        shift: Cᵀ E v, [B, T].
+        precision_tril: C with C Cᵀ = P, [B, T, T].
+    """
+
+    shift: Array
+    precision_tril: Array
+
+    def value(self, xi: Array) -> Array:
+        """v at ξ, any shape of B T values."""
+        rows = jnp.reshape(xi, self.shift.shape) + self.shift
+        solve = jax.vmap(solve_lower_transposed)
+        return jnp.reshape(solve(self.precision_tril, rows[..., None]), jnp.shape(xi))
+
+    def base(self, v: Array) -> Array:
+        """ξ of v, the inverse of :meth:`value`."""
+        rows = jnp.reshape(v, (*self.shift.shape, 1))
+        rotated = matmul(jnp.swapaxes(self.precision_tril, -1, -2), rows)[..., 0]
+        return jnp.reshape(rotated - self.shift, jnp.shape(v))
+
+    def log_det(self) -> Float[Array, ""]:
+        """log |∂v/∂ξ| = −Σ log C_ii."""
+        diagonal = jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)
+        return -jnp.sum(jnp.log(diagonal))
+
+
+def conditional(
+    sites: Sites,
+    scale_tril: Float[Array, "M M"],
+    mean: Float[Array, "P M"],
+    others: Mapping[str, Array],
+) -> Conditional:
+    """q(v | θ) of a process whose prior is u = mean + L v.
+
+    Args:
+        sites: Of this process.
+        scale_tril: L of every output.
+        mean: Prior mean of u.
+        others: u of the processes before it, by name.
+    """
+    groups, num_data, size = sites.projection.shape
+    by_output = sites.projection.reshape(groups, num_data, -1, len(scale_tril))
+    g = matmul(by_output, scale_tril).reshape(groups, num_data, size)
+    rest = sites.data - jnp.einsum(
+        "brt,bt->br", sites.projection, mean.reshape(groups, size)
+    )
+    for name, projection in sites.of_others.items():
+        rest = rest - matmul(projection, others[name].reshape(-1))
+
+    def one(g, rest):
+        precision = jnp.eye(size, dtype=g.dtype) + matmul(g.T, g)
+        tril = cholesky(precision, 0.0)
+        return Conditional(solve_lower(tril, (g.T @ rest)[:, None])[:, 0], tril)
+
+    return jax.vmap(one)(g, rest)
+
+
+class Prior(NamedTuple):
+    """A process at the fit: u = mean + L v for each output, [P, M] and [M, M]."""
+
+    mean: Any
+    scale_tril: Any
+
+
+def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
+    """Means [B, T] and covariances [B, T, T] of the v of processes that share a q(v).
+
+    One group of all their values where the q(v) is coupled; otherwise there is one
+    process, with a group for each of its outputs. A mixture has the moments of the
+    whole.
+
+    Args:
+        qvs: The q(v) of each process, of any type that ``project`` knows.
+        sizes: M of each.
+    """
+    parts = [project(qv, jnp.eye(m)) for qv, m in zip(qvs, sizes)]
+
+    def grouped(array: Array) -> Array:  # [.., P, R, M] -> [.., B, R, T]
+        if not is_coupled(qvs[0]):
+            return array
+        moved = jnp.swapaxes(array, -3, -2)
+        return moved.reshape(*moved.shape[:-2], -1)[..., None, :, :]
+
+    means = [grouped(part.mean[..., None, :]) for part in parts]
+    mean = jnp.concatenate(means, axis=-1)[..., 0, :]
+    pairs = zip(parts, means)
+    factors = [
+        jnp.zeros_like(mean) if part.factor is None else grouped(part.factor)
+        for part, mean in pairs
+    ]
+    factor = jnp.concatenate(factors, axis=-1)
+    covariance = matmul(jnp.swapaxes(factor, -1, -2), factor)
+    log_pi = log_weights(qvs[0])
+    if log_pi is None:
+        return mean, covariance
+    weights = jnp.exp(log_pi)
+    centre = jnp.tensordot(weights, mean, axes=1)
+    shift = mean - centre
+    spread = shift[..., :, None] * shift[..., None, :]
+    return centre, jnp.tensordot(weights, covariance + spread, axes=1)
+
+
+def sites_of(
+    loc: np.ndarray, covariance: np.ndarray, priors: Mapping[str, Prior]
+) -> dict[str, Sites]:
+    """Sites of the processes that share N(m, S) over their v; on the host, in float64.
+
+    In the coordinates of v the sites have the precision S⁻¹ − I = U diag(d) Uᵀ, so that
+    H = √d Uᵀ L̂⁻¹ and y = H m_θ̂(z) + (1 + d)/√d Uᵀ m. Directions without data (d = 0,
+    or below where q(v) is wider than the prior) have no site.
+
+    Args:
+        loc: m, [B, T].
+        covariance: S, [B, T, T].
+        priors: The processes at the fit, in the order of the stack; one if B > 1.
+    """
+    if len(loc) == 1:
+        return _sites_of_group(loc[0], covariance[0], priors)
+    ((name, prior),) = priors.items()
+    rows = zip(loc, covariance, np.asarray(prior.mean)[:, None])
+    groups = [
+        _sites_of_group(m, s, {name: Prior(row, prior.scale_tril)})
+        for m, s, row in rows
+    ]
+    return {
+        name: jax.tree.map(lambda *a: np.concatenate(a), *(g[name] for g in groups))
+    }
+
+
+def _sites_of_group(loc, covariance, priors: Mapping[str, Prior]) -> dict[str, Sites]:
+    loc, covariance = np.asarray(loc, float), np.asarray(covariance, float)
+    variances, directions = np.linalg.eigh((covariance + covariance.T) / 2)
+    precisions = 1.0 / np.maximum(variances, 1e-12) - 1.0
+    keep = precisions > _LEAST_PRECISION
+    d = np.where(keep, precisions, 1.0)
+    # G at the fit, [R, ΣT]: what the pseudo-data see of v.
+    seen = (np.where(keep, np.sqrt(d), 0.0) * directions).T
+    data = np.where(keep, (1.0 + d) / np.sqrt(d), 0.0) * (directions.T @ loc)
+    projections, columns = {}, {}
+    stop = 0
+    for name, prior in priors.items():
+        start, stop = stop, stop + np.size(prior.mean)
+        columns[name] = seen[:, start:stop]
+        tril = np.asarray(prior.scale_tril, float)
+        rows = columns[name].reshape(-1, len(tril))
+        of_u = scipy.linalg.solve_triangular(tril, rows.T, trans=1, lower=True).T
+        projections[name] = of_u.reshape(len(d), -1)
+        data = data + projections[name] @ np.ravel(prior.mean)
+    return _one_after_the_other(projections, columns, data, priors)
+
+
+def _one_after_the_other(projections, columns, data, priors) -> dict[str, Sites]:
+    """The sites of each process given those before it, the later ones integrated out.
+
+    y − Σ_{e ≤ c} H_e u_e ~ N(Σ_{e > c} H_e m_e, I + Σ_{e > c} G_e G_eᵀ).
+    """
+    names = list(priors)
+    found = {}
+    for i, name in enumerate(names):
+        noise, rest = np.eye(len(data)), data
+        for later in names[i + 1 :]:
+            noise = noise + columns[later] @ columns[later].T
+            rest = rest - projections[later] @ np.ravel(priors[later].mean)
+        whiten = np.linalg.inv(np.linalg.cholesky(noise))
+        found[name] = Sites(
+            (whiten @ projections[name])[None],
+            (whiten @ rest)[None],
+            {e: whiten @ projections[e] for e in names[:i]},
+        )
+    return found

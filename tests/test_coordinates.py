@@ -1,0 +1,317 @@
+"""Coordinates of samplers: the same posterior in other variables, exactly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.linalg
+import scipy.stats
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import MCMC
+from numpyro.infer import NUTS as NumPyroNUTS
+
+import svgp_ppl as gp
+from svgp_ppl.mcmc.coordinates import fitted_start
+from svgp_ppl.mcmc.sample import _choice as choice
+from svgp_ppl.mcmc.sites import base_of
+from svgp_ppl.mcmc.target import Target
+from tests.conftest import both_precisions
+from tests.models import COUNTS_X, COUNTS_Y, counts_model, counts_z
+
+X = np.linspace(0.0, 3.0, 14)[:, None]
+Y = np.sin(2 * X[:, 0]) + 0.1 * np.cos(19 * np.arange(14))
+
+
+def kernel(name):
+    variance = numpyro.sample(f"{name}_variance", dist.Gamma(3.0, 2.0))
+    lengthscale = numpyro.sample(f"{name}_lengthscale", dist.Gamma(4.0, 4.0))
+    return gp.kernels.RBF(variance, lengthscale)
+
+
+def with_mean(x, y=None):
+    """A mean function that moves with θ."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    f = gp.sparse_gp("f", kernel("f"), X[::4], mean=lambda x: slope * x[:, 0])
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), f(x), obs=y)
+
+
+def several_outputs(x, y=None):
+    f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.HeteroscedasticGaussian(), f(x), obs=y)
+
+
+def additive(x, y=None):
+    f = gp.sparse_gp("f", kernel("f"), X[::4])
+    g = gp.sparse_gp("g", kernel("g"), X[::5], mean=lambda x: 0.3 * x[:, 0])
+    h = gp.sparse_gp("h", kernel("h"), X[::6])
+    with numpyro.plate("data", len(x)):
+        latent = f(x) + g(x) * x[:, 0] + h(x)
+        gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), latent, obs=y)
+
+
+def layers(x, y=None):
+    f = gp.sparse_gp("f", kernel("f"), X[::5], mean=lambda x: x[:, 0])
+    hidden = gp.propagate("hidden", f(x))
+    g = gp.sparse_gp("g", kernel("g"), X[::5])
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), g(hidden), obs=y)
+
+
+def gaussian(x, y=None):
+    """Two sites that see the same processes, one with a mask; a weight a datum."""
+    noise = numpyro.sample("noise", dist.Gamma(2.0, 4.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    f = gp.sparse_gp("f", kernel("f"), X[::4], mean=lambda x: slope * x[:, 0])
+    g = gp.sparse_gp("g", kernel("g"), X[::5], num_outputs=2)
+    with numpyro.plate("data", len(x)):
+        latent = f(x) + g(x)[..., 1] * x[:, 0] - f(0.5 * x)
+        gp.observe("y", gp.likelihoods.Gaussian(noise), latent, obs=y)
+    with numpyro.plate("half", len(x)), numpyro.handlers.mask(mask=np.arange(14) < 7):
+        other = None if y is None else jnp.where(np.arange(14) < 7, y + 1, 1e3)
+        gp.observe("other", gp.likelihoods.Gaussian(2 * noise), g(x)[..., 0], obs=other)
+
+
+def mixture(model):
+    return gp.AutoMixture(model, 2, covariance="full")
+
+
+def diagonal(model):
+    return gp.AutoGaussian(model, covariance="diagonal")
+
+
+def fitted(model, make_guide, key=0):
+    """A guide and parameters that no optimiser found: the identities hold anywhere."""
+    guide = make_guide(model)
+    svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(0.1), gp.MarginalELBO())
+    state, _ = svi.stable_update(svi.init(random.key(key), X, Y), X, Y)
+    for _ in range(3):
+        state, _ = svi.stable_update(state, X, Y)
+    return guide, svi.get_params(state)
+
+
+def started(model, make_guide):
+    guide, params = fitted(model, make_guide)
+    target = Target(random.key(1), model, (X, Y), {}, params)
+    return target, fitted_start(random.key(2), guide, params, target, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "make_guide"),
+    [
+        (with_mean, gp.AutoGaussian),
+        (with_mean, mixture),
+        (several_outputs, gp.AutoGaussian),
+        (several_outputs, diagonal),
+        (additive, gp.AutoCoupled),
+        (additive, gp.AutoGaussian),
+        (layers, gp.AutoDeep),
+    ],
+)
+def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
+    target, start = started(model, make_guide)
+    coordinates, data = start.coordinates, start.data
+    processes = [n for n in target.whitened_names if n in data.sites]
+    assert processes == target.whitened_names and coordinates.loc
+
+    def compare(position):
+        values = coordinates.to_values(position)
+        bases = {base_of(name): values[base_of(name)] for name in processes}
+        flat, unravel = ravel_pytree(bases)
+
+        def whitened(flat):
+            found = target.constrain({**values, **unravel(flat)}, data)
+            return ravel_pytree({name: found[name] for name in processes})[0]
+
+        volume = jnp.linalg.slogdet(jax.jacfwd(whitened)(flat))[1]
+        found = target.constrain(values, data)
+        plain = {n: values[n] for n in target.latent_names if n not in processes}
+        plain |= {name: found[name] for name in processes}
+        density = target.logdensity_fn(plain, target.data)
+        return target.logdensity_fn(values, data) - density - volume
+
+    positions = jax.tree.map(lambda x: 1.5 * x, start.positions)
+    np.testing.assert_allclose(jax.jit(jax.vmap(compare))(positions), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "make_guide"),
+    [(several_outputs, gp.AutoGaussian), (with_mean, gp.AutoGaussian)],
+)
+def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
+    guide, params = fitted(model, make_guide)
+    tril = params["auto_f_scale_tril"] = 0.4 * params["auto_f_scale_tril"]
+    target = Target(random.key(1), model, (X, Y), {}, params)
+    start = fitted_start(random.key(2), guide, params, target, 1)
+
+    def whitened(xi):
+        values = {**start.coordinates.loc, "f_base": xi}
+        return target.constrain(values, start.data)["f"]
+
+    xi = jnp.zeros(tril.shape[:-1])
+    slopes = jax.jit(jax.jacfwd(whitened))(xi).reshape(xi.size, xi.size)
+    blocks = (tril @ jnp.swapaxes(tril, -1, -2)).reshape(-1, *tril.shape[-2:])
+    np.testing.assert_allclose(whitened(xi), params["auto_f_loc"], atol=1e-9)
+    expected = scipy.linalg.block_diag(*blocks)
+    np.testing.assert_allclose(slopes @ slopes.T, expected, atol=1e-9)
+
+
+@both_precisions
+def test_far_from_the_fit_density_and_slope_are_finite(precision):
+    z = counts_z()
+    guide = gp.AutoGaussian(counts_model)
+    fit = gp.fit(
+        random.key(0),
+        counts_model,
+        guide,
+        COUNTS_X,
+        COUNTS_Y,
+        num_steps=300,
+        progress=False,
+    )
+    target = Target(random.key(1), counts_model, (COUNTS_X, COUNTS_Y), {}, fit.params)
+    start = fitted_start(random.key(2), guide, fit.params, target, 2)
+    values = start.coordinates.to_values({n: x[0] for n, x in start.positions.items()})
+    density = jax.jit(jax.value_and_grad(lambda v: target.logdensity_fn(v, start.data)))
+    for factor in (0.01, 0.1, 1.0, 10.0, 100.0):
+        moved = {**values, "lengthscale": values["lengthscale"] + np.log(factor)}
+        assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(density(moved)))
+    assert z.dtype == values["f_base"].dtype
+
+
+def exact_log_evidence(values, x, y):
+    """log N(y; m, Q + noise) − ½ Σ residual / σ², densely, of ``gaussian``."""
+
+    def rbf(a, b, name):
+        squares = (a[:, None, 0] - b[None, :, 0]) ** 2
+        scale = values[f"{name}_lengthscale"]
+        return values[f"{name}_variance"] * np.exp(-0.5 * squares / scale**2)
+
+    def features(inputs, z, name):
+        gram = rbf(z, z, name)
+        gram = gram + 1e-6 * np.mean(np.diag(gram)) * np.eye(len(z))
+        factor = np.linalg.cholesky(gram)
+        return scipy.linalg.solve_triangular(factor, rbf(z, inputs, name), lower=True).T
+
+    z, w = X[::4], X[::5]
+    near, half = features(x, z, "f"), features(0.5 * x, z, "f")
+    of_g = features(x, w, "g")
+    f, g = values["f_variance"], values["g_variance"]
+    cross = np.diag(rbf(x, 0.5 * x, "f")) - np.sum(near * half, axis=1)
+    residual = 2 * f - np.sum(near**2, 1) - np.sum(half**2, 1) - 2 * cross
+    residual = residual + x[:, 0] ** 2 * (g - np.sum(of_g**2, 1))
+    zero = np.zeros((7, near.shape[1]))
+    phi = np.block([[near - half, 0 * of_g, x * of_g], [zero, of_g[:7], 0 * of_g[:7]]])
+    mean = values["slope"] * np.r_[0.5 * x[:, 0], np.zeros(7)]
+    noise = np.r_[np.full(14, values["noise"]), np.full(7, 2 * values["noise"])] ** 2
+    residual = np.r_[residual, g - np.sum(of_g[:7] ** 2, 1)]
+    data = np.r_[y, y[:7] + 1]
+    covariance = phi @ phi.T + np.diag(noise)
+    density = scipy.stats.multivariate_normal(mean, covariance).logpdf(data)
+    return density - 0.5 * np.sum(residual / noise), phi, covariance, data - mean
+
+
+def test_without_v_the_density_is_the_bound_of_titsias():
+    target = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
+    assert target.is_collapsed and target.whitened_names == []
+    position = target.initial_positions(random.key(1), 2)
+    differences = []
+    for i in range(2):
+        one = {name: x[i] for name, x in position.items()}
+        values = target.constrain(one, target.data, random.key(0))
+        theta = {n: float(x) for n, x in values.items() if np.ndim(x) == 0}
+        evidence, *_ = exact_log_evidence(theta, X, Y)
+        rest = sum(
+            float(prior.log_prob(theta[n]))
+            for n, prior in {
+                "noise": dist.Gamma(2.0, 4.0),
+                "slope": dist.Normal(0.0, 1.0),
+                "f_variance": dist.Gamma(3.0, 2.0),
+                "f_lengthscale": dist.Gamma(4.0, 4.0),
+                "g_variance": dist.Gamma(3.0, 2.0),
+                "g_lengthscale": dist.Gamma(4.0, 4.0),
+            }.items()
+        )
+        log_volume = sum(np.log(theta[n]) for n in theta if n != "slope")
+        found = float(target.logdensity_fn(one, target.data))
+        differences.append(found - evidence - rest - log_volume)
+    np.testing.assert_allclose(differences, 0.0, atol=1e-8)
+
+
+def test_v_is_drawn_given_theta_and_the_data():
+    target = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
+    one = {n: x[0] for n, x in target.initial_positions(random.key(1), 1).items()}
+    keys = random.split(random.key(2), 4000)
+    draws = jax.jit(jax.vmap(lambda key: target.constrain(one, target.data, key)))(keys)
+    theta = {n: float(x[0]) for n, x in draws.items() if x.ndim == 1}
+    _, phi, covariance, shift = exact_log_evidence(theta, X, Y)
+    v = np.concatenate([draws["f"], draws["g"].reshape(4000, -1)], axis=1)
+    gain = phi.T @ np.linalg.inv(covariance)
+    expected = np.eye(phi.shape[1]) - gain @ phi
+    error = (v.mean(0) - gain @ shift) / np.sqrt(np.diag(expected) / 4000)
+    assert np.max(np.abs(error)) < 4.5
+    spread = np.cov(v.T) - expected
+    assert np.max(np.abs(spread)) < 5.0 * np.sqrt(2 / 4000)
+
+
+def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
+    nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
+    guide = gp.AutoGaussian(with_mean)
+    assert choice(None, nuts, None) == ("collapsed", "whitened")
+    assert choice(None, nuts, guide) == ("collapsed", "fitted")
+    assert choice(None, stochastic, guide) == ("fitted",)
+    assert choice(None, gibbs, guide) == ("whitened",)
+    assert choice("fitted", nuts, guide) == ("fitted",)
+    is_collapsed = [
+        Target(random.key(0), model, (X, Y), {}, {}, collapse=True).is_collapsed
+        for model in (gaussian, with_mean, layers)
+    ]
+    assert is_collapsed == [True, False, False]
+
+
+def test_draws_of_a_collapsed_model_have_its_v():
+    options = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
+    found = gp.sample(random.key(0), gaussian, X, Y, **options)["posterior"]
+    assert found.attrs["coordinates"] == "collapsed"
+    assert found["f"].shape == (1, 2, 4) and found["g"].shape == (1, 2, 2, 3)
+
+
+def test_numpyro_samples_in_the_coordinates_of_a_fit():
+    guide, params = fitted(with_mean, gp.AutoGaussian)
+    moved = gp.mcmc.reparam_sites(with_mean, (guide, params), X, Y)
+    mcmc = MCMC(NumPyroNUTS(moved), num_warmup=20, num_samples=5, progress_bar=False)
+    mcmc.run(random.key(0), X, Y)
+    draws = mcmc.get_samples()
+    assert draws["f"].shape == draws["f_base"].shape == (5, 4)
+    prediction = gp.predict(with_mean, draws, X, params=params)["y"]
+    assert prediction.mean.shape == (14,)
+    with pytest.raises(
+        ValueError, match=r"init has no q\(v\) to take coordinates from"
+    ):
+        point = numpyro.infer.autoguide.AutoDelta(with_mean)
+        svi = numpyro.infer.SVI(
+            with_mean, point, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO()
+        )
+        found = svi.get_params(svi.init(random.key(0), X, Y))
+        gp.mcmc.reparam_sites(with_mean, (point, found), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"coordinates": "unit"}, r"must be one of .*whitened.*got 'unit'"),
+        ({"coordinates": "fitted"}, "needs a fit: give it as init="),
+        ({"coordinates": "collapsed"}, r"at every observe site likelihoods.Gaussian"),
+        (
+            {"coordinates": "fitted", "sampler": gp.mcmc.Gibbs()},
+            r'Gibbs uses the prior N\(0, I\).*drop coordinates="fitted"',
+        ),
+    ],
+)
+def test_coordinates_that_cannot_be_had_are_refused(as_users_call, options, message):
+    with pytest.raises(ValueError, match=message):
+        gp.sample(random.key(0), with_mean, X, Y, progress=False, **options)
