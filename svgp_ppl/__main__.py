@@ -15,7 +15,6 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group, rhat, summary
-from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.plots import density, function_band, subplots
 
 _PROBABILITIES = jnp.array([0.05, 0.5, 0.95])
@@ -30,36 +29,35 @@ def main(argv: list[str] | None = None) -> None:
     key_fit, key_sample, key_from_fit, key_from_draws = random.split(key, 4)
 
     print(f"{int(data.y.sum())} disasters in {len(data.y)} years, M = {options.m}")
-    with single_threaded_lapack():
-        guide = gp.AutoGaussian(model)
-        fit = gp.fit(key_fit, model, guide, data.x, data.y, num_steps=3000)
-        draws = gp.sample(
-            key_sample,
-            model,
-            data.x,
-            data.y,
-            # A variance with a heavy tail: smaller steps than usual follow it.
-            sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
-            init=fit,
-            num_chains=options.chains,
-            num_warmup=options.samples,
-            num_samples=options.samples,
-        )
-        print("\nGaussian approximation (hyperparameters at their posterior mode)")
-        point = {n: float(fit.params[f"{n}_auto_loc"]) for n in _HYPERPARAMETERS}
-        print("\n".join(f"{name:12s} {value:.3f}" for name, value in point.items()))
-        print("\nHybrid HMC")
-        print(summary(draws, list(_HYPERPARAMETERS)).to_string())
-        stats = group(draws, "sample_stats")
-        worst = max(float(np.max(value)) for value in rhat(draws).values())
-        print(
-            f"divergences {int(stats['diverging'].sum())}, largest R-hat {worst:.3f} "
-            "(over v too)"
-        )
-        bands = {
-            "Gaussian": _intensity(model, fit, data, key_from_fit),
-            "HMC": _intensity(model, draws, data, key_from_draws),
-        }
+    guide = gp.AutoGaussian(model)
+    fit = gp.fit(key_fit, model, guide, data.x, data.y, num_steps=3000)
+    draws = gp.sample(
+        key_sample,
+        model,
+        data.x,
+        data.y,
+        # A variance with a heavy tail: smaller steps than usual follow it.
+        sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
+        init=fit,
+        num_chains=options.chains,
+        num_warmup=options.samples,
+        num_samples=options.samples,
+    )
+    print("\nGaussian approximation (hyperparameters at their posterior mode)")
+    point = {n: float(fit.params[f"{n}_auto_loc"]) for n in _HYPERPARAMETERS}
+    print("\n".join(f"{name:12s} {value:.3f}" for name, value in point.items()))
+    print("\nHybrid HMC")
+    print(summary(draws, list(_HYPERPARAMETERS)).to_string())
+    stats = group(draws, "sample_stats")
+    worst = max(float(np.max(value)) for value in rhat(draws).values())
+    print(
+        f"divergences {int(stats['diverging'].sum())}, largest R-hat {worst:.3f} "
+        "(over v too)"
+    )
+    bands = {
+        "Gaussian": _intensity(model, fit, data, key_from_fit),
+        "HMC": _intensity(model, draws, data, key_from_draws),
+    }
     figure = _figure(data, bands, point, group(draws, "posterior"))
     figure.savefig(options.output, dpi=150)
     print(f"figure: {options.output}")

@@ -109,6 +109,7 @@ MAY_IMPORT = {
         "diagnostics",
         "fitting",
         "handlers",
+        "linalg",
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.nuts",

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from svgp_ppl import linalg
 from tests.conftest import both_precisions
@@ -104,3 +105,19 @@ def test_safe_sqrt_has_a_finite_gradient_at_zero():
     value, slope = jax.value_and_grad(linalg.safe_sqrt)(0.0)
     assert value == 0.0 and slope == 0.0
     assert jnp.allclose(jax.grad(linalg.safe_sqrt)(4.0), 0.25)
+
+
+def test_one_thread_for_as_long_as_anybody_needs_it():
+    def threads():
+        return {info["num_threads"] for info in threadpool_info()}
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = threads()
+        first, second = single_threaded_lapack(), single_threaded_lapack()
+        first.__enter__()
+        second.__enter__()
+        assert threads() == {1}
+        first.__exit__(None, None, None)
+        assert threads() == {1}  # another fit is still running
+        second.__exit__(None, None, None)
+        assert threads() == before

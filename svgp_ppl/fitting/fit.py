@@ -27,6 +27,7 @@ from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
+from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.progress import Progress, progress_bar
 
 __all__ = ["fit"]
@@ -144,7 +145,8 @@ def fit(
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
         require_deterministic(steps, start, batch_size, facts.random_parts)
     run = _Run(steps, start, earlier, order, facts)
-    return run.to_the_end(num_steps, patience, tolerance, file, progress)
+    with single_threaded_lapack():
+        return run.to_the_end(num_steps, patience, tolerance, file, progress)
 
 
 def _origin(init) -> tuple[Fit | None, dict | None]:

@@ -1,6 +1,8 @@
 """The one Cholesky, the one jitter, triangular solves, square roots that are safe."""
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -62,18 +64,47 @@ def cholesky(
     return lapack.factor(gram + jitter * jnp.eye(len(gram), dtype=gram.dtype))
 
 
-def single_threaded_lapack() -> AbstractContextManager:
-    """One thread for LAPACK, for as long as the context lasts.
+@contextmanager
+def single_threaded_lapack() -> Iterator[None]:
+    """One thread for LAPACK, for as long as the context lasts, in all threads.
 
     On a CPU, JAX's Cholesky and triangular solves run in an OpenBLAS whose threads
-    compete with XLA's own; one thread there can be faster. Opt-in, because it changes
-    a setting of the whole process.
+    compete with XLA's own; one thread there is faster. ``fit`` and ``sample`` do so for
+    their own duration.
 
     Example:
         >>> with single_threaded_lapack():
         ...     factor = cholesky(jnp.eye(3))
     """
-    return threadpool_limits(limits=1, user_api="blas")
+    _one_thread.enter()
+    try:
+        yield
+    finally:
+        _one_thread.leave()
+
+
+class _OneThread:
+    """The setting belongs to the process: who comes first makes it, the last undoes it."""
+
+    def __init__(self):
+        self._lock, self._users = threading.Lock(), 0
+        self._limits: threadpool_limits | None = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._limits is None:
+                self._limits = threadpool_limits(limits=1, user_api="blas")
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._limits is not None:
+                self._limits.restore_original_limits()
+                self._limits = None
+
+
+_one_thread = _OneThread()
 
 
 def solve_lower(scale_tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Array:

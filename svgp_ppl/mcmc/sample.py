@@ -17,6 +17,7 @@ from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.handlers import trace_of, unwrapped
+from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
 from svgp_ppl.mcmc.coordinates import (
     Start,
@@ -164,17 +165,18 @@ def _run(
         return target.logdensity_fn(coordinates.to_values(position), data, *key)
 
     try:
-        return run_chains(
-            key,
-            logdensity_fn,
-            start.positions,
-            _with_whitened(sampler, target),
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            data=(start.coordinates, start.data),
-            progress=progress,
-            made_of=target.made_of,
-        )
+        with single_threaded_lapack():
+            return run_chains(
+                key,
+                logdensity_fn,
+                start.positions,
+                _with_whitened(sampler, target),
+                num_warmup=num_warmup,
+                num_samples=num_samples,
+                data=(start.coordinates, start.data),
+                progress=progress,
+                made_of=target.made_of,
+            )
     except NonFiniteStartError as error:
         raise _explained(error, target, start) from None
 
