@@ -113,7 +113,7 @@ def test_one_thread_for_as_long_as_anybody_needs_it():
 
     with threadpool_limits(limits=2, user_api="blas"):
         before = threads()
-        first, second = single_threaded_lapack(), single_threaded_lapack()
+        first, second = (linalg.single_threaded_lapack() for _ in range(2))
         first.__enter__()
         second.__enter__()
         assert threads() == {1}

@@ -84,7 +84,7 @@ def single_threaded_lapack() -> Iterator[None]:
 
 
 class _OneThread:
-    """The setting belongs to the process: who comes first makes it, the last undoes it."""
+    """A setting of the process: who comes first makes it, who leaves last undoes it."""
 
     def __init__(self):
         self._lock, self._users = threading.Lock(), 0
