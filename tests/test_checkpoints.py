@@ -14,9 +14,8 @@ from jax import random
 from numpyro.infer import SVI
 
 import svgp_ppl as gp
-from svgp_ppl import progress
-from svgp_ppl.fitting import checkpoints
-from svgp_ppl.fitting.checkpoints import as_stored, read, write
+from svgp_ppl import checkpoints, progress
+from svgp_ppl.checkpoints import as_stored, read, write
 from svgp_ppl.fitting.minibatches import Minibatches
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 from tests.test_minibatches import B, N, X, Y, model
@@ -92,7 +91,7 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import svgp_ppl as gp
-sys.modules["svgp_ppl.fitting.checkpoints"]._SECONDS_BETWEEN = 0.0
+sys.modules["svgp_ppl.checkpoints"]._SECONDS_BETWEEN = 0.0
 from tests.test_checkpoints import run
 run({optimizer!r}, 1_000_000, checkpoint={str(path)!r})
 """
@@ -213,8 +212,8 @@ def test_files_keep_every_kind_of_leaf(tmp_path):
     }
     record = {"params": {"a/b c": jnp.ones((2, 1)), "x": jnp.zeros(())}, "number": 3}
     path = tmp_path / "file.without.npz"
-    write(path, record, state)
-    got, stored = read(path)
+    write(path, "fit", record, state)
+    got, stored = read(path, "fit")
     assert list(tmp_path.iterdir()) == [path]
     assert got["number"] == 3
     np.testing.assert_array_equal(got["params"]["a/b c"], np.ones((2, 1)))
@@ -227,10 +226,10 @@ def test_files_keep_every_kind_of_leaf(tmp_path):
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "fit"
-    write(path, {"number": 1}, {})
+    write(path, "fit", {"number": 1}, {})
     with pytest.raises(TypeError):
-        write(path, {"number": object()}, {})
-    assert read(path)[0]["number"] == 1
+        write(path, "fit", {"number": object()}, {})
+    assert read(path, "fit")[0]["number"] == 1
     assert list(tmp_path.iterdir()) == [path]
 
 

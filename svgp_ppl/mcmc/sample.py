@@ -1,6 +1,7 @@
 """Draws of v and the hyperparameters together, as an ArviZ object."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.handlers import trace_of, unwrapped
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
+from svgp_ppl.mcmc.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import Coordinates, variational_coordinates
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
@@ -39,6 +41,7 @@ def sample(
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     precondition: bool = False,
     log_likelihood: bool = False,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     **kwargs,
 ):
@@ -70,6 +73,10 @@ def sample(
             hyperparameters (see the page on choosing a sampler).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
+        checkpoint: File for the run so far, in the warm-up as in the sampling phase:
+            about every half minute, at the end and at an interrupt. If it is there, the
+            same call goes on from it, to the numbers of a run without a pause; with
+            a larger ``num_samples`` a finished run gets more draws.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -77,10 +84,14 @@ def sample(
         An ArviZ object (``InferenceData``, or ``DataTree`` from ArviZ 1.0) with groups
         ``posterior`` (constrained values), ``sample_stats``, ``observed_data``,
         ``constant_data`` (the frozen ``param`` values) and, on request,
-        ``log_likelihood``. After a keyboard interrupt it holds the draws so far.
+        ``log_likelihood``. After a keyboard interrupt it holds the draws so far; in the
+        warm-up there are none, and in place of ``posterior`` it has the groups
+        ``warmup_posterior`` (the last position of each chain) and
+        ``warmup_sample_stats``.
 
     Raises:
-        ValueError: The model cannot be sampled (says why), or a count is not positive.
+        ValueError: The model cannot be sampled (says why), a count is not positive, or
+            the checkpoint cannot be written or is of another run.
         FloatingPointError: The log density is not finite where the chains start; says
             which process or site.
 
@@ -91,15 +102,12 @@ def sample(
         ... )  # doctest: +SKIP
     """
     require_key(key)
-    is_object = isinstance(sampler, Sampler) and not isinstance(sampler, type)
-    if sampler is not None and not is_object:
-        raise ValueError(
-            f"sampler must be an object such as gp.mcmc.NUTS(), and is {sampler!r}."
-        )
+    _require_sampler(sampler)
     num_chains = require_count(num_chains, "num_chains")
     num_warmup = require_count(num_warmup, "num_warmup", least=0)
     num_samples = require_count(num_samples, "num_samples")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
+    file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
@@ -120,34 +128,68 @@ def sample(
         sampler,
         num_warmup,
         num_samples,
+        file,
         progress,
     )
-    draws = _over_draws(
-        lambda xi, data: target.constrain(data[0].to_values(xi), data[1]),
-        ("constrain", *target.made_of),
-        chains.draws,
-        (coordinates, target.data),
-    )
-    likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
+    attrs = {
+        "num_warmup": num_warmup,
+        "sampler": type(sampler).__name__,
+        "init": "none" if guide is None else "fit",
+        **({"bias": "stochastic gradients"} if biased else {}),
+    }
+    return _as_arviz(chains, target, coordinates, sampler, log_likelihood, attrs)
+
+
+def _as_arviz(
+    chains: Chains,
+    target: Target,
+    coordinates: Coordinates,
+    sampler: Any,
+    log_likelihood: bool,
+    attrs: dict[str, Any],
+) -> Any:
+    """The ArviZ object of a run; after an interrupted warm-up one without draws."""
+
+    def constrained(positions):
+        return _over_draws(
+            lambda xi, data: target.constrain(data[0].to_values(xi), data[1]),
+            ("constrain", *target.made_of),
+            positions,
+            (coordinates, target.data),
+        )
+
+    if chains.stats:
+        draws = constrained(chains.draws)
+        likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
+        groups = {"sample_stats": chains.stats, "log_likelihood": likelihoods}
+    else:
+        draws, last = None, jax.tree.map(lambda leaf: leaf[:, None], chains.position)
+        groups = {"warmup_posterior": constrained(last)}
+        if chains.warmup_stats:
+            groups["warmup_sample_stats"] = chains.warmup_stats
     settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
     return to_arviz(
         draws,
-        sample_stats=chains.stats,
         observed_data={n: np.asarray(v) for n, v in target.observed.items()},
         constant_data={n: np.asarray(v) for n, v in target.data.params.items()},
-        log_likelihood=likelihoods,
+        **groups,
         attrs={
             "sampling_seconds": chains.seconds,
             "warmup_seconds": chains.warmup_seconds,
             "compile_seconds": chains.compile_seconds,
             "num_gradients": int(chains.num_gradients),
-            "num_warmup": num_warmup,
-            "sampler": type(sampler).__name__,
             "sampler_settings": json.dumps(settings, default=str),
-            "init": "none" if guide is None else "fit",
-            **({"bias": "stochastic gradients"} if biased else {}),
+            **attrs,
         },
     )
+
+
+def _require_sampler(sampler: Any) -> None:
+    is_object = isinstance(sampler, Sampler) and not isinstance(sampler, type)
+    if sampler is not None and not is_object:
+        raise ValueError(
+            f"sampler must be an object such as gp.mcmc.NUTS(), and is {sampler!r}."
+        )
 
 
 def _run(
@@ -158,6 +200,7 @@ def _run(
     sampler: Any,
     num_warmup: int,
     num_samples: int,
+    file: RunFile | None,
     progress: bool,
 ) -> Chains:
     """Chains in the coordinates of the sampler."""
@@ -177,6 +220,7 @@ def _run(
             data=(coordinates, target.data),
             progress=progress,
             made_of=target.made_of,
+            checkpoint=file,
         )
     except NonFiniteStartError as error:
         raise _explained(error, target, positions) from None
