@@ -15,7 +15,6 @@ import threading
 import time
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,7 +39,8 @@ _SECONDS_OF_A_WRITE = 0.05 * _SECONDS_BETWEEN
 
 Kind = Literal["fit", "chains"]
 _WRITERS = {"fit": "Fit.save", "chains": "sample(checkpoint=...)"}
-# How files of other kinds begin.
+# How these files begin, and those of other kinds.
+_ARCHIVE = b"PK\x03\x04"
 _OTHERS = {
     b"\x93NUMPY": "a single array (numpy.save)",
     b"\x89HDF": "a netCDF or HDF5 file",
@@ -191,9 +191,9 @@ class Checkpoint:
         self.path, self._afterwards = _place(path), afterwards
         if not self.path.parent.is_dir():
             raise ValueError(f"checkpoint={path}: there is no such folder.")
-        require_plain(self.path)
-        _remove_parts(self.path)
         try:
+            require_plain(self.path)
+            _remove_parts(self.path)
             with _part_of(self.path):
                 pass
         except OSError as error:
@@ -273,22 +273,30 @@ def _opened(path: str | os.PathLike) -> Iterator[Any]:
         ValueError: It is another file; says which.
     """
     require_plain(Path(path))
-    if Path(path).stat().st_size == 0:
-        raise ValueError(f"{path} is empty.")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is {_description(Path(path))}.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            yield file
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise ValueError(f"{path} is damaged: {error}.") from error
-
-
-def _description(path: Path) -> str:
-    """What a file is that is not even an archive of arrays."""
     with open(path, "rb") as file:
         begin = file.read(512)
-    if begin.startswith(b"PK\x03\x04"):
+    if not begin:
+        raise ValueError(f"{path} is empty.")
+    if not (begin.startswith(_ARCHIVE) and zipfile.is_zipfile(path)):
+        raise ValueError(f"{path} is {_description(begin)}.")
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            yield file
+    except _AnotherFileError as error:
+        raise ValueError(str(error)) from error.__cause__
+    except Exception as error:
+        # NumPy's own words would advise to unpickle it.
+        what = type(error).__name__
+        raise ValueError(f"{path} is damaged: reading it gives {what}.") from error
+
+
+class _AnotherFileError(ValueError):
+    """An archive of arrays, but not one of these."""
+
+
+def _description(begin: bytes) -> str:
+    """What a file is that is not even an archive of arrays."""
+    if begin.startswith(_ARCHIVE):
         return "truncated: its end is missing, as of a copy that was interrupted"
     found = [what for mark, what in _OTHERS.items() if begin.startswith(mark)]
     if not found:
@@ -305,7 +313,7 @@ def _description(path: Path) -> str:
 def _head(path: str | os.PathLike, file: Any, kind: Kind) -> dict[str, Any]:
     """What a file says of its arrays."""
     if "head" not in file:
-        raise ValueError(
+        raise _AnotherFileError(
             f"{path} holds the arrays {file.files[:5]}, and is not a file that "
             f"{_WRITERS[kind]} has written."
         )
@@ -313,14 +321,16 @@ def _head(path: str | os.PathLike, file: Any, kind: Kind) -> dict[str, Any]:
         head = json.loads(str(file["head"]))
         version, found = head["format"], head.get("kind", "fit")
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise _AnotherFileError(
             f"{path} has an array 'head' of its own, and is not a file that "
             f"{_WRITERS[kind]} has written."
         ) from error
     if version != _FORMAT:
-        raise ValueError(f"{path} has format {version}; this version reads {_FORMAT}.")
+        raise _AnotherFileError(
+            f"{path} has format {version}; this version reads {_FORMAT}."
+        )
     if found != kind:
-        raise ValueError(
+        raise _AnotherFileError(
             f"{path} was written by {_WRITERS.get(found, found)}, and not by "
             f"{_WRITERS[kind]}."
         )

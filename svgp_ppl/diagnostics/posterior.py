@@ -5,6 +5,7 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,7 +76,10 @@ def to_arviz(
     build: Any = arviz.from_dict
     if int(arviz.__version__.split(".")[0]) < 1:
         saved = {"save_warmup": True} if warmup_posterior is not None else {}
-        result = build(**arrays, coords=coords, dims=dims, **saved)
+        with warnings.catch_warnings():
+            if draws is None:  # a position of each chain is meant to be one
+                warnings.filterwarnings("ignore", "More chains .* than draws")
+            result = build(**arrays, coords=coords, dims=dims, **saved)
     else:
         result = build(arrays, coords=coords, dims=dims)
     of_attrs = "warmup_posterior" if draws is None else "posterior"

@@ -162,7 +162,8 @@ class RunFile:
         if not self._file.exists():
             return None
         record, stored = read(self._file.path, "chains")
-        refusal = _REFUSED.format(path=self.path)
+        name = str(self.path).replace("{", "{{").replace("}", "}}")
+        refusal = _REFUSED.format(path=name)
         _require_same(json.loads(record["facts"]), facts, refusal)
         phase: Phase = record["phase"]
         fresh = (start.warmup, None)
@@ -240,7 +241,8 @@ def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) ->
     for name, wanted in facts.items():
         came = found[name]
         if name != "log density" and came != wanted:
-            plain = f"its {name} is {came}, and should be {wanted}"
+            verb = "are" if name == "plain arguments" else "is"
+            plain = f"its {name} {verb} {came}, and should be {wanted}"
             raise ValueError(refusal.format(words.get(name, plain)))
     came, wanted = (np.asarray(of["log density"]) for of in (found, facts))
     # Not bit by bit: the file may come from another machine.
