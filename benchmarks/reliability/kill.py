@@ -11,13 +11,12 @@ which they were hit, and the temporary files that were left behind. Linux or mac
 """
 
 import argparse
-import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import jax
@@ -101,6 +100,7 @@ def run_chains(name: str, path: Path | None) -> dict:
 
 def work(name: str, path: Path | None, result: Path, cache: Path) -> None:
     """A process of its own: the job, and its numbers as a file."""
+    print("begins", flush=True)
     gp.cache_compilations(cache)
     jax.config.update("jax_enable_x64", True)
     checkpoints._SECONDS_BETWEEN = 0.02  # type: ignore[attr-defined]
@@ -111,19 +111,21 @@ def work(name: str, path: Path | None, result: Path, cache: Path) -> None:
     os.replace(part, result)
 
 
-def start(*args):
-    # Forked, with all modules imported and nothing of JAX begun: it starts at once.
-    process = multiprocessing.get_context("fork").Process(target=work, args=args)
-    process.start()
+def start(*args) -> subprocess.Popen:
+    """A process that does the work, when it has imported everything."""
+    command = [sys.executable, "-W", "ignore", __file__, "--child"]
+    command += ["" if arg is None else str(arg) for arg in args]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
     return process
 
 
 def finish(*args) -> float:
-    began = time.perf_counter()
-    process = start(*args)
-    process.join()
-    if process.exitcode:
-        sys.exit(f"{args[0]} failed with exit status {process.exitcode}")
+    """Seconds that the work takes, to its end."""
+    process, began = start(*args), time.perf_counter()
+    if process.wait():
+        sys.exit(f"{args[0]} failed with exit status {process.returncode}")
     return time.perf_counter() - began
 
 
@@ -158,11 +160,11 @@ def kill(name: str, number: int, rng, folder: Path) -> None:
         here.mkdir()
         path, result = here / "checkpoint", here / "result.npz"
         process = start(name, path, result, cache)
-        # Writing the file takes time as well: about twice that without it.
+        # Writing the file takes time as well.
         time.sleep(rng.uniform(0.0, 1.5 * seconds))
-        was_alive = process.is_alive()
+        was_alive = process.poll() is None
         process.kill()
-        process.join()
+        process.wait()
         moments.append(moment(name, path) if was_alive else "finished")
         result.unlink(missing_ok=True)
         finish(name, path, result, cache)
@@ -183,8 +185,11 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="of each job")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=["fit", *SAMPLERS])
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", message=".*fork.*")
+    if options.child:
+        name, *paths = options.child
+        return work(name, *(Path(path) if path else None for path in paths))
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
