@@ -117,9 +117,7 @@ def run_chains(
         >>> chains.draws.shape
         (4, 500, 2)
     """
-    file = checkpoint
-    if isinstance(checkpoint, str | os.PathLike):
-        file = RunFile(checkpoint)
+    file = checkpoint if isinstance(checkpoint, RunFile | None) else RunFile(checkpoint)
     positions = jax.tree.map(jnp.asarray, positions)
     num_chains = _check_sizes(positions, num_warmup, num_samples, block_size)
     made_of = (logdensity_fn if made_of is None else made_of, sampler)

@@ -214,10 +214,11 @@ def facts_of(
     log density where the chains start, which depends on its code as on the data.
     """
     leaves = jax.tree.leaves(positions)
-    options = [v for v in jax.tree.leaves(made_of) if isinstance(v, int | float | str)]
-    is_plain = dataclasses.is_dataclass(sampler)  # repr of others may be an address
+    plain = int | float | str | np.generic
+    options = [v for v in jax.tree.leaves(made_of) if isinstance(v, plain)]
+    has_repr = dataclasses.is_dataclass(sampler)  # that of others may be an address
     return {
-        "sampler": repr(sampler) if is_plain else type(sampler).__name__,
+        "sampler": repr(sampler) if has_repr else type(sampler).__name__,
         "num_warmup": num_warmup,
         "num_chains": len(leaves[0]),
         "precision": str(np.asarray(logdensity).dtype),
