@@ -27,6 +27,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # The imports inside the package, exactly: from the mathematics up. Whoever adds an
 # import adds it here, and sees what it costs.
 MAY_IMPORT = {
+    "checkpoints": set(),
     "checks": set(),
     "compilation": set(),
     "datasets": set(),
@@ -53,6 +54,7 @@ MAY_IMPORT = {
     "deep": {"checks", "inducing", "latent", "linalg", "primitives"},
     "guides": {"checks", "compilation", "handlers", "primitives", "variational"},
     "fitting": {
+        "checkpoints",
         "checks",
         "compilation",
         "elbo",
@@ -76,7 +78,9 @@ MAY_IMPORT = {
     "progress": set(),
     "mcmc.sampler": set(),
     "mcmc.tuning": set(),
-    "mcmc.chains": {"compilation", "mcmc.sampler", "progress"},
+    "mcmc.phases": {"compilation", "mcmc.sampler"},
+    "mcmc.checkpoints": {"checkpoints", "compilation", "mcmc.phases"},
+    "mcmc.chains": {"mcmc.checkpoints", "mcmc.phases", "mcmc.sampler", "progress"},
     "mcmc.nuts": set(),
     "mcmc.hmc": {"mcmc.sampler", "mcmc.tuning"},
     "mcmc.chees": {"mcmc.hmc", "mcmc.sampler"},
@@ -103,19 +107,26 @@ MAY_IMPORT = {
         "mcmc.target",
         "variational",
     },
-    "mcmc.sample": {
-        "checks",
+    "mcmc.draws": {
         "compilation",
         "diagnostics",
-        "fitting",
         "handlers",
-        "linalg",
         "mcmc.chains",
         "mcmc.coordinates",
+        "mcmc.target",
+        "primitives",
+    },
+    "mcmc.sample": {
+        "checks",
+        "fitting",
+        "linalg",
+        "mcmc.chains",
+        "mcmc.checkpoints",
+        "mcmc.coordinates",
+        "mcmc.draws",
         "mcmc.nuts",
         "mcmc.sampler",
         "mcmc.target",
-        "primitives",
     },
     "mcmc.hybrid": {"fitting", "guides", "mcmc.sample", "mcmc.sampler", "prediction"},
     "plots": {"diagnostics", "fitting"},
@@ -238,12 +249,14 @@ def test_third_party_packages_have_one_home():
 
 SAMPLERS = (
     "chains",
+    "checkpoints",
     "chees",
     "control_variates",
     "gibbs",
     "hmc",
     "mclmc",
     "nuts",
+    "phases",
     "slice",
     "stochastic",
     "tuning",
@@ -263,7 +276,11 @@ def test_bound_and_samplers_never_hear_of_kernels(name):
         closure |= here
         waiting += here
     if name != "elbo":
-        ours = {"compilation", "progress"}  # which know neither models nor processes
+        ours = {
+            "checkpoints",
+            "compilation",
+            "progress",
+        }  # which know neither models nor processes
         assert all(module.startswith("mcmc.") for module in closure - ours)
 
 

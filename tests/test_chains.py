@@ -292,9 +292,26 @@ def test_an_interrupt_while_sampling_keeps_the_draws(bar):
     assert part.stats["acceptance_rate"].shape == (3, 24)
 
 
-@pytest.mark.parametrize("moment", [("warmup", 2), ("sample", "compiling")])
-def test_an_interrupt_with_nothing_to_keep_is_raised(bar, moment):
+@pytest.mark.parametrize(
+    ("moment", "steps"), [(("warmup", 2), 16), (("sample", "compiling"), 40)]
+)
+def test_an_interrupt_of_the_warmup_keeps_statistics_and_positions(bar, moment, steps):
+    whole = run(sampler=RandomWalk(), block_size=8)
     bar.interrupt = moment
+    with pytest.warns(UserWarning, match=rf"after {steps} of 40 steps .* no draws"):
+        part = run(sampler=RandomWalk(), block_size=8)
+    assert part.draws["pair"].shape == (3, 0, 2) and part.stats == {}
+    assert part.position["pair"].shape == (3, 2)
+    rates = whole.warmup_stats["acceptance_rate"]
+    assert rates.shape == (3, 40) and part.num_gradients == 0
+    np.testing.assert_array_equal(
+        part.warmup_stats["acceptance_rate"], rates[:, :steps]
+    )
+    np.testing.assert_array_equal(whole.position["pair"], whole.draws["pair"][:, -1])
+
+
+def test_an_interrupt_with_nothing_to_keep_is_raised(bar):
+    bar.interrupt = ("warmup", "compiling")
     with pytest.raises(KeyboardInterrupt):
         run(sampler=RandomWalk(), block_size=8)
 

@@ -1,8 +1,15 @@
 """Fits as files: killed and resumed they end where they would have ended."""
 
+import errno
+import gzip
+import io
+import os
+import pickle
+import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +21,8 @@ from jax import random
 from numpyro.infer import SVI
 
 import svgp_ppl as gp
-from svgp_ppl import progress
-from svgp_ppl.fitting import checkpoints
-from svgp_ppl.fitting.checkpoints import as_stored, read, write
+from svgp_ppl import checkpoints, progress
+from svgp_ppl.checkpoints import Checkpoint, as_stored, read, write
 from svgp_ppl.fitting.minibatches import Minibatches
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 from tests.test_minibatches import B, N, X, Y, model
@@ -92,7 +98,7 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import svgp_ppl as gp
-sys.modules["svgp_ppl.fitting.checkpoints"]._SECONDS_BETWEEN = 0.0
+sys.modules["svgp_ppl.checkpoints"]._SECONDS_BETWEEN = 0.0
 from tests.test_checkpoints import run
 run({optimizer!r}, 1_000_000, checkpoint={str(path)!r})
 """
@@ -213,8 +219,8 @@ def test_files_keep_every_kind_of_leaf(tmp_path):
     }
     record = {"params": {"a/b c": jnp.ones((2, 1)), "x": jnp.zeros(())}, "number": 3}
     path = tmp_path / "file.without.npz"
-    write(path, record, state)
-    got, stored = read(path)
+    write(path, "fit", record, state)
+    got, stored = read(path, "fit")
     assert list(tmp_path.iterdir()) == [path]
     assert got["number"] == 3
     np.testing.assert_array_equal(got["params"]["a/b c"], np.ones((2, 1)))
@@ -227,16 +233,320 @@ def test_files_keep_every_kind_of_leaf(tmp_path):
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "fit"
-    write(path, {"number": 1}, {})
+    write(path, "fit", {"number": 1}, {})
     with pytest.raises(TypeError):
-        write(path, {"number": object()}, {})
-    assert read(path)[0]["number"] == 1
+        write(path, "fit", {"number": object()}, {})
+    assert read(path, "fit")[0]["number"] == 1
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_mistakes_are_explained(tmp_path):
-    np.savez(tmp_path / "other.npz", a=np.ones(3))
-    with pytest.raises(ValueError, match=r"not a file that Fit\.save has written"):
-        gp.Fit.load(tmp_path / "other.npz", counts_model)
-    with pytest.raises(ValueError, match="there is no such folder"):
-        run("adam", 5, checkpoint=tmp_path / "missing" / "fit")
+# ------------------------------------------------------- where no file can be written
+
+
+class Untouched:
+    """A guide that must not be run."""
+
+    def __call__(self, *args, **kwargs):
+        raise AssertionError("the guide was run before the file was looked at")
+
+
+def refused(path, message):
+    with pytest.raises(ValueError, match=message):
+        run("adam", 5, Untouched(), checkpoint=path)
+
+
+def test_impossible_places_are_refused_before_the_first_step(tmp_path):
+    refused(tmp_path / "missing" / "fit", "there is no such folder")
+    refused(tmp_path, "is a folder: give the name of a file")
+    refused(tmp_path / ("n" * 300), "no file can be written there")
+    (tmp_path / "fit").write_text("the only copy of something")
+    refused(tmp_path / "fit" / "fit", "there is no such folder")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fit"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may")
+def test_a_folder_that_is_read_only_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    refused(tmp_path / "fit", "no file can be written there")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without pipes")
+def test_special_files_are_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/null"):
+        refused(path, "is not an ordinary file")
+        with pytest.raises(ValueError, match="is not an ordinary file"):
+            write(path, "fit", {"number": 1}, {})
+        with pytest.raises(ValueError, match="is not an ordinary file"):
+            read(path, "fit")
+    assert (tmp_path / "pipe").is_fifo()
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "fit", tmp_path / "link"
+    link.symlink_to(target)
+    for number in (1, 2):  # to nothing, then to a file
+        write(link, "fit", {"number": number}, {})
+        assert link.is_symlink() and read(target, "fit")[0]["number"] == number
+    assert [entry.name for entry in target.parent.iterdir()] == ["fit"]
+
+
+def test_a_checkpoint_replaces_no_file_of_another_kind(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=X)
+    before = path.read_bytes()
+    refused(path, r"holds the arrays \['x'\], and is not a file that Fit\.save has")
+    assert path.read_bytes() == before
+    # With nothing in it nothing is lost.
+    path.write_bytes(b"")
+    Checkpoint(path, "fit", "")
+
+
+# ------------------------------------------------------------- while the fit is going
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """A write after every block."""
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_disk_that_fills_up_costs_no_step(whole, tmp_path, monkeypatch):
+    path, savez, calls = tmp_path / "fit", np.savez, []
+
+    def full(file, **arrays):
+        calls.append(1)
+        if len(calls) == 1:
+            return savez(file, **arrays)
+        file.write(b"PK\x03\x04 and no more")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.warns(UserWarning, match="could not be written .*No space.* goes on"):
+        fitted = run("adam", 60, checkpoint=path)
+    np.testing.assert_array_equal(fitted.losses, whole["adam"].losses)
+    assert len(calls) > 3
+    # What was written before is whole, and nothing lies beside it.
+    assert list(tmp_path.iterdir()) == [path]
+    assert_resumes("adam", path, whole["adam"])
+
+
+@pytest.mark.usefixtures("always")
+def test_a_folder_that_takes_the_place_of_the_file_is_a_warning(whole, tmp_path):
+    path = tmp_path / "fit"
+    file = Checkpoint(path, "fit", "the fit goes on.")
+    path.mkdir()
+    with pytest.warns(UserWarning, match="is a folder.*the fit goes on"):
+        assert not file.save(whole["adam"].save)
+    path.rmdir()
+    assert file.save(whole["adam"].save) and file.is_due()
+
+
+def test_slow_writes_become_rare(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    file = Checkpoint(tmp_path / "fit", "fit", "")
+
+    def take(seconds):
+        def write_to(path):
+            clock[0] += seconds
+
+        file.save(write_to)
+        begin = clock[0]
+        while not file.is_due():
+            clock[0] += 1.0
+        return clock[0] - begin
+
+    assert take(0.1) == 31.0
+    # A twentieth of the time at most.
+    assert take(10.0) == 201.0
+
+
+@pytest.mark.usefixtures("always")
+def test_an_interrupt_saves_what_it_returns(whole, tmp_path, monkeypatch):
+    path = tmp_path / "fit"
+
+    def interrupt(bar, text):
+        bar.seen = getattr(bar, "seen", 0) + (text != "compiling")
+        if bar.seen == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress.tqdm, "set_postfix_str", interrupt)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 3600.0)
+    with pytest.warns(UserWarning, match="after 30 steps"):
+        stopped = run("adam", 60, checkpoint=path)
+    monkeypatch.undo()
+    loaded = gp.Fit.load(path, stopped.guide)
+    np.testing.assert_array_equal(loaded.losses, stopped.losses)
+    assert len(loaded.losses) == 30
+    assert_resumes("adam", path, whole["adam"])
+
+
+def test_not_a_number_saves_the_last_finite_fit(tmp_path):
+    def size(step):
+        return jnp.where(step < 15, -1e-2, jnp.nan)
+
+    optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(size))
+    guide, path = gp.AutoGaussian(model), tmp_path / "fit"
+    with pytest.raises(gp.fitting.NonFiniteBoundError) as error:
+        gp.fit(
+            random.key(4),
+            model,
+            guide,
+            X,
+            Y,
+            optimizer=optimizer,
+            num_steps=60,
+            checkpoint=path,
+            **OPTIONS,
+        )
+    loaded = gp.Fit.load(path, guide)
+    assert len(loaded.losses) == len(error.value.fit.losses) == 15
+    for name, value in loaded.params.items():
+        assert np.all(np.isfinite(value))
+        np.testing.assert_array_equal(value, error.value.fit.params[name])
+
+
+def test_times_are_those_of_all_parts(whole, tmp_path):
+    before = whole["adam"]
+    after = run("adam", 1, init=before)
+    assert after.seconds > before.seconds > 0
+    assert after.compile_seconds > before.compile_seconds > 0
+
+
+# ----------------------------------------------------------- after a kill, and threads
+
+
+def test_parts_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path):
+    dead, alive, other = (
+        tmp_path / name
+        for name in (".fit.123-45.part", ".fit.678-9.part", ".fit.notes.part")
+    )
+    for path in (dead, alive, other):
+        path.write_bytes(b"PK")
+    with open(alive, "ab") as file:
+        assert checkpoints._lock(file)
+        Checkpoint(tmp_path / "fit", "fit", "")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == ({alive.name, other.name} if checkpoints.fcntl else {other.name})
+    Checkpoint(tmp_path / "fit", "fit", "")
+    assert {path.name for path in tmp_path.iterdir()} == {other.name}
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_for_long(tmp_path):
+    # In a process of its own: it dies in the middle of its second write.
+    path = tmp_path / "fit"
+    code = f"""
+import os, signal
+import numpy as np
+from svgp_ppl.checkpoints import write
+write({str(path)!r}, "fit", {{"number": 1}}, {{}})
+def killed(file, **arrays):
+    file.write(b"PK")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+np.savez = killed
+write({str(path)!r}, "fit", {{"number": 2}}, {{}})
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code])
+    assert done.returncode != 0
+    assert len(list(tmp_path.iterdir())) == 2
+    Checkpoint(path, "fit", "")
+    assert list(tmp_path.iterdir()) == [path]
+    assert read(path, "fit")[0]["number"] == 1
+
+
+def test_two_threads_may_save(tmp_path):
+    path = tmp_path / "fit"
+    write(path, "fit", {"values": np.zeros(1000)}, {})
+
+    def save(number):
+        for _ in range(20):
+            write(path, "fit", {"values": np.full(1000, float(number))}, {})
+
+    def look():
+        for _ in range(40):
+            values = read(path, "fit")[0]["values"]
+            assert len(np.unique(values)) == 1 and len(values) == 1000
+
+    with ThreadPoolExecutor(4) as pool:
+        for work in [pool.submit(save, i) for i in range(3)] + [pool.submit(look)]:
+            work.result()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# --------------------------------------------------------------- files that are no fits
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def npy():
+    file = io.BytesIO()
+    np.save(file, X)
+    return file.getvalue()
+
+
+FOREIGN = {
+    "empty": (b"", "is empty"),
+    "text": (b"variance: 1.3\nlengthscale: \xc3\xa9", "is a text file, and not a"),
+    "text cut in a letter": (b"a" * 511 + "é".encode(), "is a text file"),
+    "binary": (b"\x00\x01\xfe\xff" * 20, "is a binary file, and not a file that Fit"),
+    "pickle": (pickle.dumps({"a": 1}), "is a pickle, and not a file"),
+    "array": (npy(), r"is a single array \(numpy.save\)"),
+    "netcdf": (b"\x89HDF\r\n\x1a\n" + bytes(600), "is a netCDF or HDF5 file"),
+    "gzip": (gzip.compress(b"a"), "is a gzip archive"),
+    "arrays": (npz(a=X), r"holds the arrays \['a'\], and is not a file that Fit\.save"),
+    "objects": (npz(head=np.array([{}, None])), "has an array 'head' of its own"),
+    "head of another": (npz(head=np.array("forty-two")), "'head' of its own"),
+    "number": (npz(head=np.array(3)), "'head' of its own"),
+    "later": (
+        npz(head=np.array('{"format": 9}')),
+        "has format 9; this version reads 1",
+    ),
+    "nothing in it": (npz(head=np.array('{"format": 1}')), "is damaged"),
+    "chains": (
+        npz(head=np.array('{"format": 1, "kind": "chains"}')),
+        r"was written by sample\(checkpoint=...\), and not by Fit\.save",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_that_are_no_fits_are_told_by_what_they_are(name, tmp_path):
+    content, message = FOREIGN[name]
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        gp.Fit.load(path, counts_model)
+    words = str(error.value)
+    assert str(path) in words
+    assert "allow_pickle" not in words and "unpickl" not in words
+
+
+def test_damage_is_found_wherever_it_is(whole, tmp_path):
+    path = tmp_path / "fit"
+    whole["adam"].save(path)
+    good = path.read_bytes()
+    for size in np.linspace(4, len(good) - 1, 25).astype(int):
+        path.write_bytes(good[:size])
+        with pytest.raises(ValueError, match="is truncated: its end is missing"):
+            gp.Fit.load(path, model)
+    refusals = 0
+    for place in np.linspace(0, len(good) - 1, 200).astype(int):
+        spoilt = bytearray(good)
+        spoilt[place] ^= 0xFF
+        path.write_bytes(spoilt)
+        try:
+            gp.Fit.load(path, model)  # padding and times of the archive do not matter
+        except ValueError as error:
+            assert str(path) in str(error), place
+            refusals += 1
+    assert refusals > 150

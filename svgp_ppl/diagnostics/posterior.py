@@ -5,6 +5,7 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ __all__ = ["arrays_of", "group", "label", "to_arviz"]
 
 
 def to_arviz(
-    draws: Mapping[str, Any],
+    draws: Mapping[str, Any] | None,
     *,
     sample_stats: Mapping[str, Any] | None = None,
     observed_data: Mapping[str, Any] | None = None,
@@ -23,20 +24,25 @@ def to_arviz(
     log_likelihood: Mapping[str, Any] | None = None,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
+    warmup_posterior: Mapping[str, Any] | None = None,
+    warmup_sample_stats: Mapping[str, Any] | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Any:
     """Draws, and what belongs to them, as the object of the installed ArviZ.
 
     Args:
-        draws: Arrays [chains, draws, ...] by name: the group ``posterior``.
+        draws: Arrays [chains, draws, ...] by name: the group ``posterior``; None if
+            there are none.
         sample_stats: Arrays [chains, draws] by name, such as ``diverging``.
         observed_data: What was conditioned on, arrays by name.
         constant_data: Inputs and frozen parameters, arrays by name.
         log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
         coords: Labels by dimension.
         dims: Names of the dimensions after chain and draw, by variable.
-        attrs: Attributes of the group ``posterior``; ``sampling_seconds`` is what
-            :func:`ess_per_second` reads.
+        warmup_posterior: Positions in the warm-up, arrays [chains, steps, ...].
+        warmup_sample_stats: Its statistics, arrays [chains, steps] by name.
+        attrs: Attributes of the group ``posterior`` (of ``warmup_posterior`` if there
+            are no draws); ``sampling_seconds`` is what :func:`ess_per_second` reads.
 
     Returns:
         ``InferenceData`` (ArviZ 0.x) or ``DataTree`` (ArviZ 1.x).
@@ -56,6 +62,8 @@ def to_arviz(
         "log_likelihood": log_likelihood,
         "observed_data": observed_data,
         "constant_data": constant_data,
+        "warmup_posterior": warmup_posterior,
+        "warmup_sample_stats": warmup_sample_stats,
     }
     arrays = {
         name: {key: np.asarray(value) for key, value in content.items()}
@@ -67,10 +75,15 @@ def to_arviz(
 
     build: Any = arviz.from_dict
     if int(arviz.__version__.split(".")[0]) < 1:
-        result = build(**arrays, coords=coords, dims=dims)
+        saved = {"save_warmup": True} if warmup_posterior is not None else {}
+        with warnings.catch_warnings():
+            if draws is None:  # a position of each chain is meant to be one
+                warnings.filterwarnings("ignore", "More chains .* than draws")
+            result = build(**arrays, coords=coords, dims=dims, **saved)
     else:
         result = build(arrays, coords=coords, dims=dims)
-    result["posterior"].attrs.update(attrs or {})
+    of_attrs = "warmup_posterior" if draws is None else "posterior"
+    result[of_attrs].attrs.update(attrs or {})
     return result
 
 

@@ -4,16 +4,18 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import random
 from numpyro.infer.elbo import ELBO
 
+from svgp_ppl.checkpoints import Checkpoint, restored
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.elbo import MarginalELBO
-from svgp_ppl.fitting.checkpoints import Checkpoint, restored
 from svgp_ppl.fitting.checks import (
     Facts,
     facts_of,
@@ -40,6 +42,12 @@ _SHORTEST_BLOCK = 10
 # The bound where nothing else is asked for: one object, so that its programs are found.
 _BOUND = MarginalELBO()
 _ADAM = optax.adam(1e-2)
+
+_UNSAVED = "the fit goes on, and is returned at the end: fit.save(another_path)."
+_OTHER_FIT = (
+    "init= was fitted with another model, guide, optimiser, freeze= or precision: {}. "
+    "To start a new optimiser from its parameters, pass init=(fit.guide, fit.params)."
+)
 
 
 def fit(
@@ -124,7 +132,7 @@ def fit(
     _require_objects(optimizer, loss)
     num_steps = require_count(num_steps, "num_steps")
     patience = None if patience is None else require_count(patience, "patience")
-    file = None if checkpoint is None else Checkpoint(checkpoint)
+    file = None if checkpoint is None else Checkpoint(checkpoint, "fit", _UNSAVED)
     optimizer = _ADAM if optimizer is None else optimizer
     loss = _BOUND if loss is None else loss
     key_start, key_look = random.split(key)
@@ -140,7 +148,8 @@ def fit(
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
     if earlier is not None:
-        start = start._replace(state=restored(earlier.state, start.state))
+        state = restored(earlier.state, start.state, _OTHER_FIT)
+        start = start._replace(state=jax.tree.map(jnp.asarray, state))
     facts = facts_of(steps, start, key_look)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
         require_deterministic(steps, start, batch_size, facts.random_parts)
@@ -184,6 +193,22 @@ def _order(key) -> int:
     return int(np.bitwise_xor.reduce(bits * np.uint64(0x9E3779B97F4A7C15)) >> 32)
 
 
+class _Reached(NamedTuple):
+    """Where a fit stands. It is replaced at once, so that an interrupt finds it whole.
+
+    Attributes:
+        state: NumPyro's state of SVI.
+        params: Constrained values of the parameters there.
+        history: Losses of the steps up to there, an array a block.
+        seconds: What they took.
+    """
+
+    state: Any
+    params: dict[str, Any]
+    history: tuple[np.ndarray, ...]
+    seconds: float
+
+
 class _Run:
     """A fit on its way: where it stands, and what it went through."""
 
@@ -191,23 +216,26 @@ class _Run:
         self, steps: Steps, start: Start, earlier: Fit | None, order: int, facts: Facts
     ):
         self.steps, self.start, self.order, self.facts = steps, start, order, facts
-        self.state, self.params = start.state, start.params
-        self.history = [] if earlier is None else [earlier.losses]
-        self.first = 0 if earlier is None else len(earlier.losses)
-        self.stopped, self.compile_seconds, self.seconds = False, 0.0, 0.0
+        self.reached = _Reached(start.state, start.params, (), 0.0)
+        self.first, self.compile_seconds, self.stopped = 0, 0.0, False
+        if earlier is not None:
+            before = {"history": (earlier.losses,), "seconds": earlier.seconds}
+            self.reached = self.reached._replace(params=earlier.params, **before)
+            self.first = len(earlier.losses)
+            self.compile_seconds = earlier.compile_seconds
 
     def so_far(self) -> Fit:
         """The fit up to here."""
-        losses = np.concatenate(self.history) if self.history else np.zeros(0)
+        state, params, history, seconds = self.reached
         return Fit(
-            params=self.params,
-            losses=losses,
+            params=params,
+            losses=np.concatenate(history) if history else np.zeros(0),
             guide=self.steps.given_guide,
-            state=self.state,
+            state=state,
             seed=self.order,
             stopped_early=self.stopped,
             compile_seconds=self.compile_seconds,
-            seconds=self.seconds,
+            seconds=seconds,
         )
 
     def to_the_end(
@@ -227,23 +255,24 @@ class _Run:
                 if self.stopped:
                     break
                 if file is not None and file.is_due():
-                    file.save(self.so_far())
+                    file.save(self.so_far().save)
         except KeyboardInterrupt:
-            if not self.history:
+            if not self.reached.history:
                 raise
+            steps = sum(map(len, self.reached.history))
             warnings.warn(
-                f"interrupted: returning the fit after {sum(map(len, self.history))} "
-                "steps; continue with fit(..., init=this).",
+                f"interrupted: returning the fit after {steps} steps; continue with "
+                "fit(..., init=this).",
                 stacklevel=3,
             )
         except NonFiniteBoundError as error:
             if file is not None and error.fit is not None:
-                file.save(error.fit)
+                file.save(error.fit.save)
             raise
         finally:
             bar.close()
         if file is not None:
-            file.save(self.so_far())
+            file.save(self.so_far().save)
         return self.so_far()
 
     def _blocks(self, num_steps: int, bar: Progress):
@@ -258,27 +287,32 @@ class _Run:
         for taken in range(0, num_steps, size):
             began = time.perf_counter()
             count = min(size, num_steps - taken)
-            block = program(self.state, self.start.transforms, np.int32(count), arrays)
+            before = self.reached
+            given = (self.start.transforms, np.int32(count), arrays)
+            block = program(before.state, *given)
             # While the steps run, the rows of the next ones are gathered.
             rest = min(size, num_steps - taken - count)
             ahead = data.block(self.first + taken + count, rest, size) if rest else None
             done = int(block.done)
-            self.state, self.params, arrays = block.state, block.params, ahead
-            self.history.append(np.asarray(block.losses)[:done])
-            self.seconds += time.perf_counter() - began
+            losses, arrays = np.asarray(block.losses)[:done], ahead
+            seconds = before.seconds + time.perf_counter() - began
+            self.reached = _Reached(
+                block.state, block.params, (*before.history, losses), seconds
+            )
             if done < count:
                 number = self.first + taken + done
-                message = explain_failure(self.steps, self.params, block, number)
+                message = explain_failure(self.steps, block.params, block, number)
                 raise NonFiniteBoundError(message, self.so_far())
             yield count
 
     def _words(self, patience: int | None, tolerance: float) -> str:
         """The bound in words; decides whether it has stopped rising."""
         num_data = self.facts.num_data
-        bound = -float(np.mean(self.history[-1]))
+        history = self.reached.history
+        bound = -float(np.mean(history[-1]))
         if patience is not None:
             waited = max(self.steps.unfreeze_at.values(), default=0)
-            settled = np.concatenate(self.history)[waited:]
+            settled = np.concatenate(history)[waited:]
             self.stopped = _is_plateau(settled, patience, tolerance * num_data)
         words = f"bound {bound:.4g} nats, {bound / num_data:.4f} per datum"
         return words + ", stopped early" * self.stopped

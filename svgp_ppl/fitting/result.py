@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.svi import SVIState
 
-from svgp_ppl.fitting.checkpoints import Stored, read, write
+from svgp_ppl.checkpoints import Stored, read, write
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 
@@ -55,7 +55,7 @@ class Fit:
             ... # doctest: +SKIP
         """
         record = {name: getattr(self, name) for name in _RECORDED}
-        write(path, record, self.state)
+        write(path, "fit", record, self.state)
 
     @staticmethod
     def load(path: str | os.PathLike, guide: Callable) -> "Fit":
@@ -68,7 +68,7 @@ class Fit:
         Raises:
             ValueError: The file is not such a file.
         """
-        record, state = read(path)
+        record, state = read(path, "fit")
         params = {name: jnp.asarray(v) for name, v in record.pop("params").items()}
         return Fit(**record, params=params, guide=guide, state=state)
 

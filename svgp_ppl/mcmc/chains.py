@@ -1,14 +1,15 @@
 """Many chains of any sampler, vectorised, in blocks that can be seen and interrupted.
 
-A sampler is a handful of pure functions on one chain (``mcmc.sampler``); this module
-vectorises them over chains, compiles each phase once, and keeps on the host what is
-worth keeping: positions and scalar statistics of the sampling phase.
+A sampler is a handful of pure functions on one chain (``mcmc.sampler``);
+``mcmc.phases`` vectorises them over chains and compiles each phase once. Here is the
+loop of the host, which keeps what is worth keeping (positions of the sampling phase,
+scalar statistics), can stop after every block, and go on in another process.
 """
 
+import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from svgp_ppl.compilation import call, find
-from svgp_ppl.mcmc.sampler import CHAINS, HostAdapted, Sampler
+from svgp_ppl.mcmc.checkpoints import Reached, Rows, RunFile, facts_of
+from svgp_ppl.mcmc.phases import Phase, Phases, Start
+from svgp_ppl.mcmc.sampler import HostAdaptation, HostAdapted, Sampler
 from svgp_ppl.progress import progress_bar
 
 __all__ = ["Chains", "NonFiniteStartError", "run_chains"]
@@ -30,13 +32,16 @@ class Chains(NamedTuple):
     """What :func:`run_chains` returns; arrays are NumPy arrays on the host.
 
     Attributes:
-        draws: The positions, leaves [chains, draws, ...].
+        draws: The positions, leaves [chains, draws, ...]; no draws after an interrupt
+            of the warm-up.
         stats: Statistics of the draws by name, arrays [chains, draws].
         seconds: Wall time of the sampling phase, without compilation.
         warmup_seconds: Wall time of the warm-up, without compilation.
         compile_seconds: What tracing and compilation took.
         num_gradients: Gradient evaluations of the sampling phase, over all chains.
         tuned: What the sampler tuned, leaves [chains, ...].
+        warmup_stats: Statistics of the warm-up by name, arrays [chains, steps].
+        position: Where the chains stand at the end, leaves [chains, ...].
     """
 
     draws: PyTree
@@ -46,6 +51,8 @@ class Chains(NamedTuple):
     compile_seconds: float
     num_gradients: int
     tuned: PyTree
+    warmup_stats: Mapping[str, np.ndarray]
+    position: PyTree
 
 
 def run_chains(
@@ -60,14 +67,15 @@ def run_chains(
     progress: bool = True,
     block_size: int | None = None,
     made_of: tuple | None = None,
+    checkpoint: str | os.PathLike | RunFile | None = None,
 ) -> Chains:
     """Tune a sampler and draw from exp(logdensity_fn(position, data)), on many chains.
 
     Each phase is a Python loop over blocks of steps, and a block is one call of one
-    compiled loop. An interrupt (Ctrl-C) during the sampling phase keeps the
-    blocks drawn so far, with a warning; during the warm-up it is raised. The draws do
-    not depend on ``block_size``, and a second run with the same function, sampler and
-    shapes compiles nothing.
+    compiled loop. An interrupt (Ctrl-C) keeps the blocks so far, with a warning; during
+    the warm-up these are no draws, but statistics and the last positions. The draws do
+    not depend on ``block_size``, the first ones not on ``num_samples``, and a second
+    run with the same function, sampler and shapes compiles nothing.
 
     Args:
         key: Random key.
@@ -86,13 +94,18 @@ def run_chains(
             None. A warm-up that the host adapts has its rounds as blocks.
         made_of: What determines ``logdensity_fn`` beside ``data``, for a function that
             is made anew at every call; the function itself if None.
+        checkpoint: File for the run so far, about every half minute (less often where
+            a write takes longer than a second and a half), at the end and at an
+            interrupt. If it is there, the run goes on where it stood, to the same
+            draws; with more ``num_samples`` than a finished one had, to more draws.
 
     Returns:
         Draws, statistics, times and the tuned sampler.
 
     Raises:
-        ValueError: If the log density is not finite at a starting position, or an
-            argument has an impossible size.
+        ValueError: If the log density is not finite at a starting position, an
+            argument has an impossible size, or the checkpoint cannot be written or is
+            of another run.
 
     Example:
         >>> def logdensity_fn(x, data):
@@ -104,235 +117,209 @@ def run_chains(
         >>> chains.draws.shape
         (4, 500, 2)
     """
+    file = checkpoint if isinstance(checkpoint, RunFile | None) else RunFile(checkpoint)
     positions = jax.tree.map(jnp.asarray, positions)
     num_chains = _check_sizes(positions, num_warmup, num_samples, block_size)
     made_of = (logdensity_fn if made_of is None else made_of, sampler)
-    programs = _Programs(logdensity_fn, sampler, made_of)
-    start = programs.start(key, positions, data, num_warmup, num_samples)
-    _check_start(np.asarray(start.logdensity))
+    phases = Phases(logdensity_fn, sampler, made_of)
+    start = phases.start(key, positions, data, num_warmup)
+    logdensity = np.asarray(start.logdensity)
+    _check_start(logdensity)
 
-    clock, warmup = _Clock(), start.warmup
-    if num_warmup > 0:
-        options: dict[str, Any] = {"block_size": block_size}
-        if isinstance(sampler, HostAdapted):
-            host = sampler.host_adaptation(num_chains, num_warmup)
-            options = {"block_size": host.round_length, "update": host.update}
-        inputs = (start.warmup_keys, start.schedule)
-        blocks = programs.blocks("warmup", warmup, inputs, (data,), clock, progress)
-        for block in blocks(**options):
-            warmup = block.carry
-    clock.warmup, clock.running = clock.running, 0.0
-    state, tuned = programs.finish(warmup)
-    outputs = []
-    inputs = (start.sample_keys, None)
-    blocks = programs.blocks("sample", state, inputs, (tuned, data), clock, progress)
+    host = None
+    if num_warmup > 0 and isinstance(sampler, HostAdapted):
+        host = sampler.host_adaptation(num_chains, num_warmup)
+    run = _Run(phases, start, positions, data, num_samples, host)
+    if file is not None:
+        options = (made_of[0], num_warmup, logdensity)
+        run.resume(file, facts_of(key, positions, data, sampler, *options))
     try:
-        for block in blocks(block_size=block_size):
-            outputs.append(block.output)
+        run.to_the_end(block_size, file, progress)
     except KeyboardInterrupt:
-        if not outputs:
+        if not run.has_begun():
             raise
-        kept = sum(len(info.n_steps) for _, info in outputs)
-        warnings.warn(
-            f"Interrupted: kept {kept} of {num_samples} draws per chain.", stacklevel=2
-        )
-    draws, info = jax.tree.map(_join, *outputs)
-    stats = info._asdict()
-    return Chains(
-        draws=draws,
-        stats=stats,
-        seconds=clock.running,
-        warmup_seconds=clock.warmup,
-        compile_seconds=clock.compiling,
-        num_gradients=int(np.sum(stats["n_steps"])),
-        tuned=jax.device_get(tuned),
-    )
+        warnings.warn(run.interrupted(file), stacklevel=2)
+    if file is not None:
+        file.save(run.reached, run.rows, run.compiling)
+    return run.chains()
 
 
-# ----------------------------------------------------------------------------------
-# Compiled pieces: [steps, chains] inputs and outputs, vectorised over chains
-# ----------------------------------------------------------------------------------
+class _Run:
+    """A run of chains on its way: where it stands, and what came of it."""
 
-
-class _Start(NamedTuple):
-    """What is known before the first step.
-
-    Attributes:
-        warmup: State of the warm-up, leaves [chains, ...].
-        logdensity: At the positions, [chains].
-        warmup_keys: One a step and chain, [steps, chains].
-        sample_keys: Likewise.
-        schedule: Of the warm-up, leading axis of its steps.
-    """
-
-    warmup: Any
-    logdensity: Array
-    warmup_keys: Array
-    sample_keys: Array
-    schedule: Any
-
-
-class _Block(NamedTuple):
-    carry: Any
-    output: Any  # (positions or None, info), on the host
-
-
-class _Clock:
-    """Seconds of compilation, of the warm-up and of the phase that runs."""
-
-    compiling = warmup = running = 0.0
-
-
-class _Programs:
-    """The programs of a sampler and a log density."""
-
-    def __init__(self, logdensity_fn: Callable, sampler: Any, made_of: tuple):
-        self.logdensity_fn, self.sampler = logdensity_fn, sampler
-        self.made_of = made_of
-
-    def of_position(self, data: Any) -> Callable:
-        """Log density of a position, or of a position and the key of a minibatch."""
-        return lambda position, *key: self.logdensity_fn(position, data, *key)
-
-    def start(self, key, positions, data, num_warmup: int, num_samples: int) -> _Start:
-        """States, keys and schedule; and the log density, to be looked at."""
-        num_chains = len(jax.tree.leaves(positions)[0])
-
-        def run(key, positions, data):
-            key_init, key_warmup, key_sample = jax.random.split(key, 3)
-            density = self.of_position(data)
-
-            def one(key, position):
-                value = density(position)
-                if jnp.ndim(value):
-                    raise ValueError(
-                        "logdensity_fn must return a scalar for one position; it "
-                        f"returned an array of shape {jnp.shape(value)}."
-                    )
-                return self.sampler.init(key, position, density), value
-
-            keys = jax.random.split(key_init, num_chains)
-            warmup, value = jax.vmap(one, axis_name=CHAINS)(keys, positions)
-            schedule = self.sampler.schedule(num_warmup) if num_warmup else jnp.zeros(0)
-            num_steps = len(jax.tree.leaves(schedule)[0])
-            return _Start(
-                warmup,
-                value,
-                _step_keys(key_warmup, num_chains, num_steps),
-                _step_keys(key_sample, num_chains, num_samples),
-                schedule,
-            )
-
-        made_of = ("start of chains", num_warmup, num_samples, *self.made_of)
-        return call(run, made_of, key, positions, data, runs_once=True)
-
-    def finish(self, warmup) -> tuple[Any, Any]:
-        """State and tuned parameters of every chain, for the sampling phase."""
-        run = jax.vmap(self.sampler.finish)
-        return call(run, ("finish", self.sampler), warmup, runs_once=True)
-
-    def _step(self, name: str, constants: tuple, key, carry, entry):
-        """A step of one chain: the next carry, and (position or None, info)."""
-        density = self.of_position(constants[-1])
-        if name == "warmup":
-            warmup, info = self.sampler.warmup_step(key, carry, density, entry)
-            return warmup, (None, info)
-        state, info = self.sampler.step(key, carry, density, constants[0])
-        return state, (state.position, info)
-
-    def _block(self, name: str, size: int) -> Callable:
-        """Up to ``size`` steps from ``first`` on, of all chains."""
-
-        def run(carry, inputs, first, count, constants):
-            # What is tuned has an axis of chains, data have none.
-            axes = (0,) * (len(constants) - 1) + (None,)
-            all_chains = jax.vmap(
-                lambda constants, key, carry, entry: self._step(
-                    name, constants, key, carry, entry
-                ),
-                (axes, 0, 0, None),
-                axis_name=CHAINS,
-            )
-
-            def step(i, carry):
-                keys, entry = jax.tree.map(lambda a: a[first + i], inputs)
-                return all_chains(constants, keys, carry, entry)
-
-            def body(i, carry):
-                state, outputs = carry
-                state, output = step(i, state)
-                put = lambda all, one: all.at[i].set(one)  # noqa: E731
-                return state, jax.tree.map(put, outputs, output)
-
-            shapes = jax.eval_shape(step, 0, carry)[1]
-            empty = jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), shapes)
-            return jax.lax.fori_loop(0, count, body, (carry, empty))
-
-        return run
-
-    def blocks(
+    def __init__(
         self,
-        name: str,
-        carry: Any,
-        inputs: Any,
-        constants: tuple,
-        clock: _Clock,
+        phases: Phases,
+        start: Start,
+        positions: PyTree,
+        data: PyTree,
+        num_samples: int,
+        host: HostAdaptation | None,
+    ):
+        self.phases, self.start, self.host = phases, start, host
+        self.positions, self.data = positions, data
+        num_warmup = len(jax.tree.leaves(start.schedule)[0])
+        self.num_steps = {"warmup": num_warmup, "sample": num_samples}
+        self.rows = {phase: Rows(number) for phase, number in self.num_steps.items()}
+        seconds = {"warmup": 0.0, "sample": 0.0}
+        self.reached = Reached("warmup", 0, start.warmup, None, 0, seconds)
+        self.compiling = 0.0
+
+    def resume(self, file: RunFile, facts: dict[str, Any]) -> None:
+        """Go to where the file of this run stands, if there is one."""
+        found = file.load(facts, self.start, self.phases, self.positions, self.rows)
+        if found is None:
+            return
+        self.reached, self.compiling = found
+        if self.host is not None and self.reached.phase == "warmup":
+            # What the host has learnt is not in the file: it learns it again.
+            length = self.host.round_length
+            for end in range(length, self.reached.done + 1, length):
+                self.host.update(
+                    self.rows["warmup"].between(end - length, end)["stats"]
+                )
+
+    def has_begun(self) -> bool:
+        """Whether there is anything to keep."""
+        return self.reached.phase == "sample" or self.reached.done > 0
+
+    def to_the_end(
+        self, block_size: int | None, file: RunFile | None, progress: bool
+    ) -> None:
+        """Take the steps of both phases that are left."""
+        if self.reached.phase == "warmup":
+            size = block_size if self.host is None else self.host.round_length
+            self._take("warmup", size, file, progress)
+            state, tuned = self.phases.finish(self.reached.carry)
+            self.reached = self.reached._replace(
+                phase="sample", done=0, carry=state, tuned=tuned
+            )
+        self._take("sample", block_size, file, progress)
+
+    def _take(
+        self,
+        phase: Phase,
+        block_size: int | None,
+        file: RunFile | None,
         progress: bool,
-    ) -> Callable[..., Iterator[_Block]]:
-        """A phase, block by block; its options come when it is run."""
+    ) -> None:
+        """Take the steps of a phase that are left, block by block."""
+        num_steps, first = self.num_steps[phase], self.reached.done
+        if first >= num_steps:
+            return
+        size = block_size or max(1, -(-num_steps // _NUM_UPDATES))
+        name = phase if first == 0 else f"{phase} from {first}"
+        bar = progress_bar(num_steps - first, name, progress)
+        bar.set_postfix_str("compiling")
+        inputs, constants = self._arguments(phase)
+        program = self.phases.block(phase, size, self.reached.carry, inputs, constants)
+        self.compiling += program.seconds
+        bar.reset()
+        # No longer than the interval of the checkpoint, once it is known how long
+        # a step takes.
+        longest = size if file is None else 1
+        while (done := self.reached.done) < num_steps:
+            began = time.perf_counter()
+            count = min(size - done % size, num_steps - done, longest)
+            given = (np.int32(done), np.int32(count))
+            carry, (draws, info) = program(
+                self.reached.carry, inputs, *given, constants
+            )
+            self._move(phase, size, count, carry, draws, info, began)
+            # The bar moves last: an interrupt then loses no block.
+            if file is not None:
+                longest = file.steps_between(count, time.perf_counter() - began)
+                if file.is_due():
+                    file.save(self.reached, self.rows, self.compiling)
+            stats = self.rows[phase].between(0, done + count)["stats"]
+            bar.set_postfix_str(_words(stats, count))
+            bar.update(count)
+        bar.close()
 
-        def run(
-            block_size: int | None, update: Callable[[dict], Any] | None = None
-        ) -> Iterator[_Block]:
-            nonlocal carry
-            num_steps = len(inputs[0])
-            size = block_size or max(1, -(-num_steps // _NUM_UPDATES))
-            bar = progress_bar(num_steps, name, progress)
-            bar.set_postfix_str("compiling")
-            example = (carry, inputs, np.int32(0), np.int32(size), constants)
-            made_of = ("steps of chains", name, size, *self.made_of)
-            program = find(self._block(name, size), made_of, *example)
-            clock.compiling += program.seconds
-            bar.reset()
-            divergences = 0
-            for first in range(0, num_steps, size):
-                began = time.perf_counter()
-                count = min(size, num_steps - first)
-                given = (np.int32(first), np.int32(count))
-                carry, output = program(carry, inputs, *given, constants)
-                output = jax.tree.map(lambda a: a[:count], jax.device_get(output))  # noqa: B023
-                stats = output[1]._asdict()
-                if update is not None:
-                    carry = carry._replace(tuned=update(stats))
-                clock.running += time.perf_counter() - began
-                # Handed over before the bar moves: an interrupt then loses no block.
-                yield _Block(carry, output)
-                divergences += int(np.sum(stats.get("diverging", 0)))
-                bar.set_postfix_str(_words(stats, divergences))
-                bar.update(count)
-            bar.close()
+    def _arguments(self, phase: Phase) -> tuple[Any, tuple]:
+        """Inputs and constants of the program of a phase."""
+        if phase == "warmup":
+            return (self.start.warmup_keys, self.start.schedule), (self.data,)
+        return (self.start.sample_keys, None), (self.reached.tuned, self.data)
 
-        return run
+    def _move(
+        self, phase: Phase, size: int, count: int, carry, draws, info, began: float
+    ) -> None:
+        """Keep the outputs of a block, and stand at its end."""
+        done = self.reached.done + count
+        outputs = {"stats": info._asdict()}
+        if phase == "sample":
+            outputs["draws"] = draws
+        outputs = jax.tree.map(lambda a: a[:count], jax.device_get(outputs))
+        rows = self.rows[phase]
+        rows.put(done - count, outputs)
+        if phase == "warmup" and self.host is not None and done % size == 0:
+            stats = rows.between(done - size, done)["stats"]
+            carry = carry._replace(tuned=self.host.update(stats))
+        seconds = dict(self.reached.seconds)
+        seconds[phase] += time.perf_counter() - began
+        warmup = done if phase == "warmup" else self.reached.num_warmup_steps
+        self.reached = self.reached._replace(
+            done=done, carry=carry, num_warmup_steps=warmup, seconds=seconds
+        )
+
+    def interrupted(self, file: RunFile | None) -> str:
+        """What to say of an interrupt."""
+        phase, done, *_ = self.reached
+        if phase == "sample" and done:
+            kept = f"kept {done} of {self.num_steps[phase]} draws per chain."
+        else:
+            steps = self.reached.num_warmup_steps
+            kept = (
+                f"after {steps} of {self.num_steps['warmup']} steps of the warm-up. "
+                "There are no draws, only its statistics and the last positions."
+            )
+        if file is None:
+            return f"Interrupted: {kept}"
+        return (
+            f"Interrupted: {kept} The same call again goes on from there, with "
+            f"checkpoint={str(file.path)!r}."
+        )
+
+    def chains(self) -> Chains:
+        """What came of it."""
+        state, tuned = self.reached.carry, self.reached.tuned
+        done = self.reached.done
+        if self.reached.phase == "warmup":
+            state, tuned = self.phases.finish(state)
+            done = 0
+        kept = min(done, self.num_steps["sample"])
+        outputs = self.rows["sample"].between(0, kept)
+        stats = jax.tree.map(_chains_first, outputs.get("stats", {}))
+        none = jax.tree.map(lambda a: np.zeros((0, *a.shape), a.dtype), self.positions)
+        warmup = self.rows["warmup"].between(0, self.reached.num_warmup_steps)
+        return Chains(
+            draws=jax.tree.map(_chains_first, outputs.get("draws", none)),
+            stats=stats,
+            seconds=self.reached.seconds["sample"],
+            warmup_seconds=self.reached.seconds["warmup"],
+            compile_seconds=self.compiling,
+            num_gradients=int(np.sum(stats.get("n_steps", 0))),
+            tuned=jax.device_get(tuned),
+            warmup_stats=jax.tree.map(_chains_first, warmup.get("stats", {})),
+            position=jax.device_get(state.position),
+        )
 
 
-def _words(stats: dict[str, np.ndarray], divergences: int) -> str:
-    """What to say of a block."""
-    words = [f"divergences {divergences}"] if "diverging" in stats else []
+def _words(stats: dict[str, np.ndarray], count: int) -> str:
+    """What to say of the last steps: divergences of all so far, means of these."""
+    words = []
+    if "diverging" in stats:
+        words = [f"divergences {int(np.sum(stats['diverging']))}"]
     for name in ("step_size", "acceptance_rate"):
         if name in stats:
-            words.append(f"{name} {np.mean(stats[name]):.3g}")
+            words.append(f"{name} {np.mean(stats[name][-count:]):.3g}")
     return ", ".join(words)
 
 
-def _step_keys(key: Array, num_chains: int, num_steps: int) -> Array:
-    """One key per step and chain, [steps, chains], the same for every block size."""
-    keys = jax.random.split(key, num_chains)
-    return jax.vmap(partial(jax.random.split, num=num_steps), out_axes=1)(keys)
-
-
-def _join(*blocks: np.ndarray) -> np.ndarray:
-    """[block, chains, ...] pieces to [chains, draws, ...]."""
-    return np.swapaxes(np.concatenate(blocks), 0, 1)
+def _chains_first(rows: np.ndarray) -> np.ndarray:
+    """[steps, chains, ...] to [chains, steps, ...]."""
+    return np.swapaxes(rows, 0, 1)
 
 
 # ----------------------------------------------------------------------------------

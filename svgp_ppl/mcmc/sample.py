@@ -1,34 +1,29 @@
 """Draws of v and the hyperparameters together, as an ArviZ object."""
 
-import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import random
-from jax.scipy.special import logsumexp
 
 from svgp_ppl.checks import require_count, require_key
-from svgp_ppl.compilation import call
-from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
-from svgp_ppl.handlers import trace_of, unwrapped
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
+from svgp_ppl.mcmc.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import (
     Start,
     fitted_start,
     guide_and_params,
     plain_coordinates,
 )
+from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.primitives import expected_of
 
 __all__ = ["sample"]
 
@@ -45,6 +40,7 @@ def sample(
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
     log_likelihood: bool = False,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     **kwargs,
 ):
@@ -78,6 +74,10 @@ def sample(
             takes the first of them that can be had (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
+        checkpoint: File for the run so far, in the warm-up as in the sampling phase:
+            about every half minute, at the end and at an interrupt. If it is there, the
+            same call goes on from it, to the numbers of a run without a pause; with
+            a larger ``num_samples`` a finished run gets more draws.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -85,10 +85,14 @@ def sample(
         An ArviZ object (``InferenceData``, or ``DataTree`` from ArviZ 1.0) with groups
         ``posterior`` (constrained values), ``sample_stats``, ``observed_data``,
         ``constant_data`` (the frozen ``param`` values) and, on request,
-        ``log_likelihood``. After a keyboard interrupt it holds the draws so far.
+        ``log_likelihood``. After a keyboard interrupt it holds the draws so far; in the
+        warm-up there are none, and in place of ``posterior`` it has the groups
+        ``warmup_posterior`` (the last position of each chain) and
+        ``warmup_sample_stats``.
 
     Raises:
-        ValueError: The model cannot be sampled (says why), or a count is not positive.
+        ValueError: The model cannot be sampled (says why), a count is not positive, or
+            the checkpoint cannot be written or is of another run.
         FloatingPointError: The log density is not finite where the chains start; says
             which process or site.
 
@@ -99,20 +103,19 @@ def sample(
         ... )  # doctest: +SKIP
     """
     require_key(key)
-    is_object = isinstance(sampler, Sampler) and not isinstance(sampler, type)
-    if sampler is not None and not is_object:
-        raise ValueError(
-            f"sampler must be an object such as gp.mcmc.NUTS(), and is {sampler!r}."
-        )
+    _require_sampler(sampler)
+    counts = {
+        "num_warmup": require_count(num_warmup, "num_warmup", least=0),
+        "num_samples": require_count(num_samples, "num_samples"),
+    }
     num_chains = require_count(num_chains, "num_chains")
-    num_warmup = require_count(num_warmup, "num_warmup", least=0)
-    num_samples = require_count(num_samples, "num_samples")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
+    file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = (None, {}) if init is None else guide_and_params(init)
-    biased = isinstance(sampler, StochasticGradient)
     choice = _choice(coordinates, sampler, guide)
+    biased = isinstance(sampler, StochasticGradient)
     target = Target(
         key_target,
         model,
@@ -124,61 +127,23 @@ def sample(
         collapse="collapsed" in choice,
     )
     start = _start(key_start, choice, guide, params, target, num_chains)
-    chains = _run(key_chains, target, start, sampler, num_warmup, num_samples, progress)
-    draws = _constrained(key_target, target, start, chains.draws)
-    likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
-    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
-    return to_arviz(
-        draws,
-        sample_stats=chains.stats,
-        observed_data={n: np.asarray(v) for n, v in target.observed.items()},
-        constant_data={n: np.asarray(v) for n, v in target.data.params.items()},
-        log_likelihood=likelihoods,
-        attrs={
-            "sampling_seconds": chains.seconds,
-            "warmup_seconds": chains.warmup_seconds,
-            "compile_seconds": chains.compile_seconds,
-            "num_gradients": int(chains.num_gradients),
-            "num_warmup": num_warmup,
-            "sampler": type(sampler).__name__,
-            "sampler_settings": json.dumps(settings, default=str),
-            "init": "none" if guide is None else "fit",
-            "coordinates": "collapsed" if target.is_collapsed else choice[-1],
-            **({"bias": "stochastic gradients"} if biased else {}),
-        },
-    )
+    options = {**counts, "progress": progress, "checkpoint": file}
+    chains = _run(key_chains, target, start, sampler, options)
+    attrs = {
+        "num_warmup": counts["num_warmup"],
+        "init": "none" if guide is None else "fit",
+        "coordinates": "collapsed" if target.is_collapsed else choice[-1],
+        **({"bias": "stochastic gradients"} if biased else {}),
+    }
+    return as_arviz(key_target, chains, target, start, sampler, log_likelihood, attrs)
 
 
-def _run(
-    key,
-    target: Target,
-    start: Start,
-    sampler: Any,
-    num_warmup: int,
-    num_samples: int,
-    progress: bool,
-) -> Chains:
-    """Chains in the coordinates of the sampler."""
-
-    def logdensity_fn(position, data, *key):
-        coordinates, data = data
-        return target.logdensity_fn(coordinates.to_values(position), data, *key)
-
-    try:
-        with single_threaded_lapack():
-            return run_chains(
-                key,
-                logdensity_fn,
-                start.positions,
-                _with_whitened(sampler, target),
-                num_warmup=num_warmup,
-                num_samples=num_samples,
-                data=(start.coordinates, start.data),
-                progress=progress,
-                made_of=target.made_of,
-            )
-    except NonFiniteStartError as error:
-        raise _explained(error, target, start) from None
+def _require_sampler(sampler: Any) -> None:
+    is_object = isinstance(sampler, Sampler) and not isinstance(sampler, type)
+    if sampler is not None and not is_object:
+        raise ValueError(
+            f"sampler must be an object such as gp.mcmc.NUTS(), and is {sampler!r}."
+        )
 
 
 def _choice(coordinates, sampler: Any, guide) -> tuple[str, ...]:
@@ -221,19 +186,28 @@ def _start(
     return Start(plain_coordinates(), target.data, positions)
 
 
-def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
-    """Values at the sites of the model, from positions of the chains."""
-    num_chains, num_samples = jax.tree.leaves(draws)[0].shape[:2]
+def _run(
+    key, target: Target, start: Start, sampler: Any, options: dict[str, Any]
+) -> Chains:
+    """Chains in the coordinates of the sampler."""
 
-    def of_draw(drawn, data):
-        (position, number), (key, coordinates, data) = drawn, data
-        values = coordinates.to_values(position)
-        return target.constrain(values, data, random.fold_in(key, number))
+    def logdensity_fn(position, data, *key):
+        coordinates, data = data
+        return target.logdensity_fn(coordinates.to_values(position), data, *key)
 
-    numbers = np.arange(num_chains * num_samples).reshape(num_chains, num_samples)
-    made_of = ("constrain", *target.made_of)
-    given = (key, start.coordinates, start.data)
-    return _over_draws(of_draw, made_of, (draws, numbers), given)
+    try:
+        with single_threaded_lapack():
+            return run_chains(
+                key,
+                logdensity_fn,
+                start.positions,
+                _with_whitened(sampler, target),
+                data=(start.coordinates, start.data),
+                made_of=target.made_of,
+                **options,
+            )
+    except NonFiniteStartError as error:
+        raise _explained(error, target, start) from None
 
 
 def _with_whitened(sampler: Any, target: Target) -> Sampler:
@@ -261,53 +235,3 @@ def _explained(
         f"the log density of chain(s) {error.chains.tolist()} is not finite where they "
         f"start.\n{reason}"
     )
-
-
-def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
-    """log p(y_n | v, θ) of every draw, without the data that a mask leaves out."""
-
-    def of_draw(values: dict, data: Any) -> dict:
-        args, kwargs = target.combine(data.arrays)
-
-        def at_noise(key):
-            model = target.with_noise(key, data.params)
-            sites = trace_of(model, args, kwargs, values=values)
-            return {
-                name: _log_probability(site)
-                for name, site in sites.items()
-                if site["type"] == "sample" and site["is_observed"]
-            }
-
-        each = jax.vmap(at_noise)(data.noise_keys)
-        return {
-            name: (logsumexp(value, axis=0) - jnp.log(len(value)), mask[0])
-            for name, (value, mask) in each.items()
-        }
-
-    found = _over_draws(
-        of_draw, ("log likelihood", *target.made_of), draws, target.data
-    )
-    return {name: value[..., mask[0, 0]] for name, (value, mask) in found.items()}
-
-
-def _log_probability(site: dict) -> tuple[jax.Array, jax.Array]:
-    """Log probability of the data of a site, and which of them count."""
-    _, mask = unwrapped(site["fn"])
-    expected = expected_of(site)
-    if expected is not None:
-        value = expected.log_predictive(site["value"])
-    else:
-        value, mask = site["fn"].log_prob(site["value"]), True
-    return value, jnp.broadcast_to(mask, jnp.shape(value))
-
-
-def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> Any:
-    """``function(draw, data)`` at every draw of every chain, a few at a time."""
-
-    def run(draws, data):
-        leading = jax.tree.leaves(draws)[0].shape[:2]
-        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), draws)
-        each = jax.lax.map(lambda one: function(one, data), flat, batch_size=64)
-        return jax.tree.map(lambda x: jnp.reshape(x, (*leading, *x.shape[1:])), each)
-
-    return jax.device_get(call(run, made_of, draws, data))

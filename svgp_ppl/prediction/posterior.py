@@ -88,9 +88,12 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             return _samples(values, params or {})
     draws = group(posterior, "posterior") if isinstance(posterior, Mapping) else {}
     if not draws:
+        came = f"is a {type(posterior).__name__}"
+        if isinstance(posterior, Mapping) and "warmup_posterior" in posterior:
+            came = "has no draws: its warm-up was interrupted"
         raise ValueError(
             "posterior must be what gp.fit or gp.sample returns, (guide, params), or a "
-            f"dict of samples, and is a {type(posterior).__name__}."
+            f"dict of samples, and {came}."
         )
     flat = {n: jnp.asarray(v.reshape(-1, *v.shape[2:])) for n, v in draws.items()}
     frozen = params if params is not None else group(posterior, "constant_data")

@@ -1,0 +1,135 @@
+"""From positions of chains to values at the sites of a model, in an ArviZ object."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.scipy.special import logsumexp
+
+from svgp_ppl.compilation import call
+from svgp_ppl.diagnostics import to_arviz
+from svgp_ppl.handlers import trace_of, unwrapped
+from svgp_ppl.mcmc.chains import Chains
+from svgp_ppl.mcmc.coordinates import Start
+from svgp_ppl.mcmc.target import Target
+from svgp_ppl.primitives import expected_of
+
+__all__ = ["as_arviz"]
+
+
+def as_arviz(
+    key,
+    chains: Chains,
+    target: Target,
+    start: Start,
+    sampler: Any,
+    log_likelihood: bool,
+    attrs: dict[str, Any],
+) -> Any:
+    """The ArviZ object of a run; after an interrupted warm-up one without draws.
+
+    Args:
+        key: Random key, of a v that was integrated out.
+        chains: What came of the run.
+        target: The log density.
+        start: Where the chains started, with the coordinates of their positions.
+        sampler: The sampler.
+        log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
+        attrs: Attributes of the posterior beside those known here.
+    """
+    groups: dict[str, Any]
+    if chains.stats:
+        draws = _constrained(key, target, start, chains.draws)
+        likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
+        groups = {"sample_stats": chains.stats, "log_likelihood": likelihoods}
+    else:
+        draws, last = None, jax.tree.map(lambda leaf: leaf[:, None], chains.position)
+        groups = {"warmup_posterior": _constrained(key, target, start, last)}
+        if chains.warmup_stats:
+            groups["warmup_sample_stats"] = chains.warmup_stats
+    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
+    return to_arviz(
+        draws,
+        observed_data={n: np.asarray(v) for n, v in target.observed.items()},
+        constant_data={n: np.asarray(v) for n, v in target.data.params.items()},
+        **groups,
+        attrs={
+            "sampling_seconds": chains.seconds,
+            "warmup_seconds": chains.warmup_seconds,
+            "compile_seconds": chains.compile_seconds,
+            "num_gradients": int(chains.num_gradients),
+            "sampler": type(sampler).__name__,
+            "sampler_settings": json.dumps(settings, default=str),
+            **attrs,
+        },
+    )
+
+
+def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
+    """Values at the sites of the model, from positions of the chains."""
+
+    def of_draw(drawn, data):
+        (position, chain, number), (key, coordinates, data) = drawn, data
+        values = coordinates.to_values(position)
+        # It does not depend on how many draws there are.
+        key = random.fold_in(random.fold_in(key, chain), number)
+        return target.constrain(values, data, key)
+
+    chain, number = np.indices(jax.tree.leaves(draws)[0].shape[:2])
+    made_of = ("constrain", *target.made_of)
+    given = (key, start.coordinates, start.data)
+    return _over_draws(of_draw, made_of, (draws, chain, number), given)
+
+
+def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
+    """log p(y_n | v, θ) of every draw, without the data that a mask leaves out."""
+
+    def of_draw(values: dict, data: Any) -> dict:
+        args, kwargs = target.combine(data.arrays)
+
+        def at_noise(key):
+            model = target.with_noise(key, data.params)
+            sites = trace_of(model, args, kwargs, values=values)
+            return {
+                name: _log_probability(site)
+                for name, site in sites.items()
+                if site["type"] == "sample" and site["is_observed"]
+            }
+
+        each = jax.vmap(at_noise)(data.noise_keys)
+        return {
+            name: (logsumexp(value, axis=0) - jnp.log(len(value)), mask[0])
+            for name, (value, mask) in each.items()
+        }
+
+    found = _over_draws(
+        of_draw, ("log likelihood", *target.made_of), draws, target.data
+    )
+    return {name: value[..., mask[0, 0]] for name, (value, mask) in found.items()}
+
+
+def _log_probability(site: dict) -> tuple[jax.Array, jax.Array]:
+    """Log probability of the data of a site, and which of them count."""
+    _, mask = unwrapped(site["fn"])
+    expected = expected_of(site)
+    if expected is not None:
+        value = expected.log_predictive(site["value"])
+    else:
+        value, mask = site["fn"].log_prob(site["value"]), True
+    return value, jnp.broadcast_to(mask, jnp.shape(value))
+
+
+def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> Any:
+    """``function(draw, data)`` at every draw of every chain, a few at a time."""
+
+    def run(draws, data):
+        leading = jax.tree.leaves(draws)[0].shape[:2]
+        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), draws)
+        each = jax.lax.map(lambda one: function(one, data), flat, batch_size=64)
+        return jax.tree.map(lambda x: jnp.reshape(x, (*leading, *x.shape[1:])), each)
+
+    return jax.device_get(call(run, made_of, draws, data))
