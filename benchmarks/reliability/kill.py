@@ -118,7 +118,7 @@ def kill(name: str, number: int, rng, folder: Path) -> None:
     same = sum(d == 0.0 for d in differences)
     where = ", ".join(f"{moments.count(m)} {m}" for m in dict.fromkeys(sorted(moments)))
     print(
-        f"{name:6} {len(moments):3} kills, {same} of {len(differences)} runs same bits, "
+        f"{name:6} {len(moments):3} kills, {same} of {len(differences)} runs the same, "
         f"largest difference {max(differences):.1e}, files left {left} ({where})",
         flush=True,
     )
