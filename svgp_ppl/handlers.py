@@ -98,6 +98,12 @@ def trace_of(
         if f"{Latent.__module__}.{Latent.__name__}" not in str(error):
             raise
         raise ValueError(NOT_AN_ARRAY) from error
+    except AssertionError as error:
+        if "size of plate" not in str(error):
+            raise
+        raise ValueError(
+            "a plate of the model has no rows: its size must be positive. Is x empty?"
+        ) from error
     for name, site in sites.items():
         if site["type"] == "deterministic" and isinstance(site["value"], Latent):
             raise ValueError(
@@ -386,6 +392,14 @@ def require_fitting_plates(name: str, num_data: int) -> None:
                 "observe for each of their elements)."
             )
         if size not in (1, num_data):
+            if num_data > handler.size:
+                raise ValueError(
+                    f"site '{name}' has {num_data} data and stands in plate "
+                    f"'{handler.name}' of {handler.size} in all. Make the plate as "
+                    "long as x; for predictions at more rows than a model of batches "
+                    f"has: numpyro.plate('{handler.name}', max({handler.size}, "
+                    "len(x)), subsample_size=len(x))."
+                )
             raise ValueError(
                 f"site '{name}' has {num_data} data and stands in plate "
                 f"'{handler.name}' of {size}. Make the plate as long as x, or take "
@@ -404,7 +418,7 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
         for name, site in model_trace.items()
         if site["type"] == "plate"
     }
-    fitting = [(size, rows)] + [(size, None)] * (size == rows)
+    fitting = [(size, rows), (size, None if size == rows else rows)]
     if not any(args in fitting for args in plates.values()):
         found = ", ".join(
             f"'{name}' with {whole}" + (f" (subsample_size={part})" if part else "")
@@ -427,8 +441,9 @@ def require_all_rows(sites: dict[str, dict]) -> None:
             if subsample_size not in (None, size):
                 raise ValueError(
                     f"plate '{name}' takes {subsample_size} of {size} rows, others in "
-                    "every run, and functions are drawn at all rows: run the model "
-                    "without subsample_size."
+                    "every run, and functions are drawn at all rows: make the plate "
+                    "as long as x, without subsample_size. (Its size may be an "
+                    "argument of the model.)"
                 )
 
 

@@ -268,7 +268,7 @@ def recorded(x, y=None):
         ),
         (observing(lengthscale=0.0), "lengthscale of process 'f' must be positive"),
         (observing(lengthscale=np.nan), "lengthscale of process 'f' .* is nan"),
-        (observing(variance=-1.0), "variance of process 'f' must be positive or zero"),
+        (observing(variance=-1.0), "variance of process 'f' must be positive"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*requires ndarray or scalar")

@@ -119,6 +119,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"checkpoint must be the name of a file, and is {path!r}.")
         self.path = Path(path)
         if not self.path.parent.is_dir():
             raise ValueError(f"checkpoint={path}: there is no such folder.")

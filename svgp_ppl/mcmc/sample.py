@@ -11,7 +11,7 @@ import numpy as np
 from jax import random
 from jax.scipy.special import logsumexp
 
-from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.fitting import Fit
@@ -100,6 +100,7 @@ def sample(
     num_warmup = require_count(num_warmup, "num_warmup", least=0)
     num_samples = require_count(num_samples, "num_samples")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
+    require_arguments(model, args, kwargs)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
