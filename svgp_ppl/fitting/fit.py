@@ -119,9 +119,10 @@ def fit(
     require_key(key)
     if guide is None or not callable(guide):
         args = args if guide is None else (guide, *args)
-        guide = AutoGaussian(model)
-    _require_objects(guide, optimizer, loss, tolerance)
+        guide = None
     require_arguments(model, args, kwargs)
+    guide = AutoGaussian(model) if guide is None else guide
+    _require_objects(guide, optimizer, loss, tolerance)
     num_steps = require_count(num_steps, "num_steps")
     patience = None if patience is None else require_count(patience, "patience")
     file = None if checkpoint is None else Checkpoint(checkpoint)

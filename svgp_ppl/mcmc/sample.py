@@ -26,6 +26,11 @@ from svgp_ppl.primitives import expected_of
 
 __all__ = ["sample"]
 
+_NO_GAUSSIAN = (
+    "precondition=True needs init= with a Gaussian q(v) of full covariance, such as "
+    "that of AutoGaussian."
+)
+
 
 def sample(
     key,
@@ -104,6 +109,8 @@ def sample(
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = _take_init(init)
+    if precondition and guide is None:
+        raise ValueError(_NO_GAUSSIAN)
     biased = isinstance(sampler, StochasticGradient)
     target = Target(
         key_target, model, args, kwargs, params, num_noise_draws, minibatches=biased
@@ -212,10 +219,7 @@ def _coordinates(
         coordinates = variational_coordinates(key, guide, params, target)
         if coordinates.loc:
             return coordinates
-    raise ValueError(
-        "precondition=True needs init= with a Gaussian q(v) of full covariance, such "
-        "as that of AutoGaussian."
-    )
+    raise ValueError(_NO_GAUSSIAN)
 
 
 def _with_whitened(sampler: Any, target: Target) -> Sampler:
