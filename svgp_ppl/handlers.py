@@ -24,7 +24,6 @@ from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
 from numpyro.primitives import _PYRO_STACK, apply_stack, plate
 
-from svgp_ppl.checks import is_concrete
 from svgp_ppl.compilation import TRACING
 from svgp_ppl.latent import NOT_AN_ARRAY, Latent
 from svgp_ppl.variational import can_marginalise, group_of, simplified
@@ -42,7 +41,6 @@ __all__ = [
     "is_point",
     "marginalised",
     "marked_deterministic",
-    "num_observed",
     "prototype",
     "random_key",
     "replay_distributions",
@@ -93,17 +91,14 @@ def trace_of(
     try:
         with TRACING:
             sites = dict(trace(run).get_trace(*args, **kwargs))
-    except TypeError as error:
+    except (TypeError, AssertionError) as error:
+        if "size of plate" in str(error):
+            message = "a plate of the model has no rows: its size must be positive."
+            raise ValueError(f"{message} Is x empty?") from error
         # JAX, which was given a latent, can only say that it knows no such type.
         if f"{Latent.__module__}.{Latent.__name__}" not in str(error):
             raise
         raise ValueError(NOT_AN_ARRAY) from error
-    except AssertionError as error:
-        if "size of plate" not in str(error):
-            raise
-        raise ValueError(
-            "a plate of the model has no rows: its size must be positive. Is x empty?"
-        ) from error
     for name, site in sites.items():
         if site["type"] == "deterministic" and isinstance(site["value"], Latent):
             raise ValueError(
@@ -445,17 +440,3 @@ def require_all_rows(sites: dict[str, dict]) -> None:
                     "as long as x, without subsample_size. (Its size may be an "
                     "argument of the model.)"
                 )
-
-
-def num_observed(model_trace: dict[str, Any]) -> float:
-    """Number of observed data, counting what a subsampled plate stands for."""
-    total = 0.0
-    for site in model_trace.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            scale = site["scale"]
-            scale = float(scale) if scale is not None and is_concrete(scale) else 1.0
-            _, mask = unwrapped(site["fn"])
-            shape = site["fn"].batch_shape
-            mask = mask if is_concrete(mask) else True
-            total += scale * float(np.sum(np.broadcast_to(mask, shape)))
-    return max(total, 1.0)

@@ -264,7 +264,8 @@ def test_bound_and_samplers_never_hear_of_kernels(name):
         closure |= here
         waiting += here
     if name != "elbo":
-        ours = {"compilation", "progress"}  # which know neither models nor processes
+        # Which know neither models nor processes.
+        ours = {"compilation", "linalg", "progress"}
         assert all(module.startswith("mcmc.") for module in closure - ours)
 
 
