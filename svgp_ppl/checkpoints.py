@@ -188,6 +188,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike, kind: Kind, afterwards: str):
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"checkpoint must be the name of a file, and is {path!r}.")
         self.path, self._afterwards = _place(path), afterwards
         if not self.path.parent.is_dir():
             raise ValueError(f"checkpoint={path}: there is no such folder.")

@@ -4,7 +4,9 @@ Each check raises a ``ValueError`` that says what was expected, what came and wh
 do. Values can only be looked at outside a trace; shapes and types always.
 """
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,11 @@ from jax.core import Tracer
 __all__ = [
     "InvalidRow",
     "checked_inputs",
+    "data_array",
     "in_words",
     "is_concrete",
+    "is_real",
+    "require_arguments",
     "require_count",
     "require_finite",
     "require_key",
@@ -46,23 +51,68 @@ class InvalidRow(ValueError):
         return InvalidRow(self.words, self.row + by)
 
 
-def require_finite(value, what: str) -> None:
-    """Raise if a concrete array holds NaN, infinity, or no numbers at all."""
-    if not is_concrete(value):
-        return
-    value = np.atleast_1d(np.asarray(value))
-    if value.dtype.kind not in "biuf":
+def data_array(value, what: str) -> Any:
+    """Numbers in an array of JAX or of NumPy in the byte order of this machine.
+
+    Args:
+        value: Array-like: arrays, lists, columns of pandas.
+        what: How to call it in an error message.
+
+    Raises:
+        ValueError: It is a masked array, no rectangle, or holds no real numbers.
+    """
+    if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
-            f"{what} must be real numbers and are of dtype {value.dtype}. Convert them "
+            f"{what} are a masked array, whose mask would be lost: take .filled(0.0), "
+            "and say which data are known by observe(..., mask=~y.mask)."
+        )
+    if isinstance(value, jax.Array):  # traced or not
+        array: Any = value
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise ValueError(
+                f"{what} must be an array, and are rows of unequal length."
+            ) from None
+    if not is_real(array):
+        raise ValueError(
+            f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
             "first: np.asarray(..., dtype=float)."
         )
-    if np.all(np.isfinite(value)):
+    if isinstance(array, np.ndarray) and not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))  # files of other machines
+    return array
+
+
+def is_real(array) -> bool:
+    """Whether an array holds real numbers or truth values."""
+    real = jnp.integer, jnp.floating, jnp.bool_
+    is_number = any(jnp.issubdtype(array.dtype, kind) for kind in real)
+    return is_number and array.dtype.kind != "m"  # NumPy counts durations as integers
+
+
+def require_finite(
+    value, what: str, advice: str = "Drop or impute those rows.", where=True
+) -> None:
+    """Raise if a concrete array holds NaN or infinity.
+
+    Args:
+        value: Array of real numbers.
+        what: How to call it in an error message.
+        advice: What to do.
+        where: Entries that count, of the shape of ``value``.
+    """
+    if not is_concrete(value) or not is_concrete(where):
         return
-    row, *rest = (int(i) for i in np.argwhere(~np.isfinite(value))[0])
+    bad = np.atleast_1d(~np.isfinite(np.asarray(value)) & np.asarray(where))
+    if not np.any(bad):
+        return
+    row, *rest = (int(i) for i in np.argwhere(bad)[0])
     raise InvalidRow(
         lambda row: (
             f"{what} must be finite, and hold NaN or infinity, first at index "
-            f"{(row, *rest)}. Drop or impute those rows."
+            f"{(row, *rest)}. {advice}"
         ),
         row,
     )
@@ -81,8 +131,12 @@ def require_count(value, what: str, least: int = 1) -> int:
     return int(value)
 
 
-def require_key(key) -> None:
+def require_key(key, what: str = "the first argument") -> None:
     """Raise unless it is a random key of JAX.
+
+    Args:
+        key: What was given.
+        what: How to call it in an error message.
 
     Raises:
         ValueError: It is an integer, None or something else.
@@ -92,22 +146,59 @@ def require_key(key) -> None:
     is_old = dtype == jnp.uint32 and jnp.shape(key) == (2,)
     if not (is_typed and jnp.shape(key) == ()) and not is_old:
         raise ValueError(
-            f"the first argument must be a random key, jax.random.key(0), and is "
-            f"{key!r}."
+            f"{what} must be a random key, jax.random.key(0), and is {key!r}."
         )
 
 
-def require_positive(value, what: str, *, or_zero: bool = False) -> None:
-    """Raise if a concrete number, or one of an array, is not positive (or is NaN)."""
+def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
+    """Raise unless a model can be called with these arguments.
+
+    Raises:
+        ValueError: It is no function, or has no such arguments.
+    """
+    if not callable(model):
+        raise ValueError(
+            "the model must be a function with NumPyro sites, and is a "
+            f"{type(model).__name__}."
+        )
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", type(model).__name__)
+        raise ValueError(
+            f"the model {name}{signature} cannot be called with these arguments: "
+            f"{error}. What is no option of this function goes to the model."
+        ) from None
+
+
+def require_positive(
+    value, what: str, *, or_zero: bool = False, or_infinite: bool = False
+) -> None:
+    """Raise if a concrete number, or one of an array, is not positive (or is NaN).
+
+    Args:
+        value: A number or an array; None and placeholders of ``jax.tree`` pass.
+        what: How to call it in an error message.
+        or_zero: Whether zero is allowed.
+        or_infinite: Whether infinity is.
+    """
     if not is_concrete(value):
         return
-    value = np.atleast_1d(np.asarray(value))
-    if value.dtype.kind not in "iuf":
+    array = np.atleast_1d(np.asarray(value))
+    if array.dtype == object:
         return
-    good = value >= 0 if or_zero else value > 0
+    kind = "positive or zero" if or_zero else "positive"
+    if not is_real(array):
+        raise ValueError(f"{what} must be {kind}, and is {value!r}.")
+    good = array >= 0 if or_zero else array > 0
+    if np.all(good) and not or_infinite:
+        kind, good = "finite", array < np.inf
     if not np.all(good):
-        kind = "positive or zero" if or_zero else "positive"
-        raise ValueError(f"{what} must be {kind}, and is {value[~good][0]}.")
+        raise ValueError(f"{what} must be {kind}, and is {array[~good][0]}.")
 
 
 def checked_inputs(x, what: str, like=None):
@@ -121,6 +212,7 @@ def checked_inputs(x, what: str, like=None):
     Raises:
         ValueError: Wrong rank, no rows, another width, values that are not finite.
     """
+    x = data_array(x, what)
     shape = np.shape(x)
     if len(shape) != 2:
         advice = " For one column add [:, None]." if len(shape) == 1 else ""
@@ -134,10 +226,11 @@ def checked_inputs(x, what: str, like=None):
             "some of them says so with active_columns."
         )
     require_finite(x, what)
-    if isinstance(x, np.ndarray) and not x.dtype.isnative:
-        x = x.astype(x.dtype.newbyteorder("="))  # files of other machines
     x = jnp.asarray(x)
-    return x.astype(jnp.result_type(x, float)) if x.dtype.kind != "f" else x
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x.astype(float)
+    # Half precision cannot be factorised.
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
 
 
 def in_words(support) -> str:

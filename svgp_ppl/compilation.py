@@ -202,8 +202,18 @@ def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array."""
-    return isinstance(leaf, np.ndarray | jax.Array)
+    """Whether a leaf of the arguments is an array that JAX can hold.
+
+    One of strings, dates or objects, or one with a mask, stays what it is: the model
+    may use it, and what it gives to a site is checked there.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        return False
+    if isinstance(leaf, np.ndarray):
+        kind = leaf.dtype.kind
+        is_half = kind == "V" and jnp.issubdtype(leaf.dtype, np.number)
+        return kind in "biufc" or is_half  # bfloat16 and its like have the kind V
+    return isinstance(leaf, jax.Array)
 
 
 def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tuple]:

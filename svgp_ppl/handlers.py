@@ -24,7 +24,6 @@ from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
 from numpyro.primitives import _PYRO_STACK, apply_stack, plate
 
-from svgp_ppl.checks import is_concrete
 from svgp_ppl.compilation import TRACING
 from svgp_ppl.latent import NOT_AN_ARRAY, Latent
 from svgp_ppl.variational import can_marginalise, group_of, simplified
@@ -42,7 +41,6 @@ __all__ = [
     "is_point",
     "marginalised",
     "marked_deterministic",
-    "num_observed",
     "prototype",
     "random_key",
     "replay_distributions",
@@ -93,7 +91,10 @@ def trace_of(
     try:
         with TRACING:
             sites = dict(trace(run).get_trace(*args, **kwargs))
-    except TypeError as error:
+    except (TypeError, AssertionError) as error:
+        if "size of plate" in str(error):
+            message = "a plate of the model has no rows: its size must be positive."
+            raise ValueError(f"{message} Is x empty?") from error
         # JAX, which was given a latent, can only say that it knows no such type.
         if f"{Latent.__module__}.{Latent.__name__}" not in str(error):
             raise
@@ -386,6 +387,14 @@ def require_fitting_plates(name: str, num_data: int) -> None:
                 "observe for each of their elements)."
             )
         if size not in (1, num_data):
+            if num_data > handler.size:
+                raise ValueError(
+                    f"site '{name}' has {num_data} data and stands in plate "
+                    f"'{handler.name}' of {handler.size} in all. Make the plate as "
+                    "long as x; for predictions at more rows than a model of batches "
+                    f"has: numpyro.plate('{handler.name}', max({handler.size}, "
+                    "len(x)), subsample_size=len(x))."
+                )
             raise ValueError(
                 f"site '{name}' has {num_data} data and stands in plate "
                 f"'{handler.name}' of {size}. Make the plate as long as x, or take "
@@ -404,7 +413,7 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
         for name, site in model_trace.items()
         if site["type"] == "plate"
     }
-    fitting = [(size, rows)] + [(size, None)] * (size == rows)
+    fitting = [(size, rows), (size, None if size == rows else rows)]
     if not any(args in fitting for args in plates.values()):
         found = ", ".join(
             f"'{name}' with {whole}" + (f" (subsample_size={part})" if part else "")
@@ -427,20 +436,7 @@ def require_all_rows(sites: dict[str, dict]) -> None:
             if subsample_size not in (None, size):
                 raise ValueError(
                     f"plate '{name}' takes {subsample_size} of {size} rows, others in "
-                    "every run, and functions are drawn at all rows: run the model "
-                    "without subsample_size."
+                    "every run, and functions are drawn at all rows: make the plate "
+                    "as long as x, without subsample_size. (Its size may be an "
+                    "argument of the model.)"
                 )
-
-
-def num_observed(model_trace: dict[str, Any]) -> float:
-    """Number of observed data, counting what a subsampled plate stands for."""
-    total = 0.0
-    for site in model_trace.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            scale = site["scale"]
-            scale = float(scale) if scale is not None and is_concrete(scale) else 1.0
-            _, mask = unwrapped(site["fn"])
-            shape = site["fn"].batch_shape
-            mask = mask if is_concrete(mask) else True
-            total += scale * float(np.sum(np.broadcast_to(mask, shape)))
-    return max(total, 1.0)

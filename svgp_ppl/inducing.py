@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.cluster.vq import kmeans2, vq
 
 from svgp_ppl import linalg
+from svgp_ppl.checks import data_array, require_key
 from svgp_ppl.kernels import Kernel, as_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
@@ -218,12 +219,13 @@ def subset(x: ArrayLike, m: Count, key: Array) -> Float[Array, "M D"]:
         (3, 1)
     """
     rows = jnp.asarray(_distinct_rows(_finite_rows(x), m))
+    require_key(key, "key")
     return random.choice(key, rows, (m,), replace=False)
 
 
 def _finite_rows(x: ArrayLike) -> np.ndarray:
     """``x`` on the host, as floats of the precision JAX gives it."""
-    rows = np.asarray(x)
+    rows = np.asarray(data_array(x, "the inputs x"))
     if rows.ndim != 2:
         raise ValueError(
             f"expected inputs x of shape [N, D], got {rows.shape}: a single column is "
@@ -242,7 +244,7 @@ def _finite_rows(x: ArrayLike) -> np.ndarray:
             f"expected finite inputs x, got {np.count_nonzero(~finite)} rows with NaN "
             f"or infinity, the first at {np.argmin(finite)}: drop or impute them"
         )
-    return rows.astype(dtype)
+    return rows.astype(np.promote_types(dtype, np.float32))
 
 
 def _distinct_rows(rows: np.ndarray, m: Count) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from svgp_ppl.checks import checked_inputs
+from svgp_ppl.checks import checked_inputs, data_array
 from svgp_ppl.kernels import Kernel
 from svgp_ppl.marginals import (
     Marginal,
@@ -122,16 +122,25 @@ class Latent:
     is_single: bool
 
     # Neither NumPy nor pandas may take an array times a latent apart by its elements.
-    __array_ufunc__ = None
     __pandas_priority__ = 10_000
 
-    def __array__(self, *_, **__):
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        """What is affine goes to the algebra below; ``np.exp(f(x))`` has no values."""
+        if ufunc not in _AFFINE or method != "__call__" or options:
+            raise ValueError(NOT_AN_ARRAY)
+        return _AFFINE[ufunc](*inputs)
+
+    def _no_values(self, *_, **__):
         """A latent has no values.
 
         Raises:
-            ValueError: Always: says what to write in place of ``np.exp(f(x))``.
+            ValueError: Always: says what to write in place of ``f(x) ** 2``.
         """
         raise ValueError(NOT_AN_ARRAY)
+
+    __array__ = __float__ = __int__ = __bool__ = _no_values
+    __pow__ = __rpow__ = __abs__ = __rtruediv__ = __mod__ = _no_values
+    __lt__ = __le__ = __gt__ = __ge__ = _no_values
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,7 +185,7 @@ class Latent:
     __rmul__ = __mul__
 
     def __truediv__(self, other):
-        return self * (1.0 / jnp.asarray(other))
+        return self * (1.0 / _as_array(other))
 
     def __neg__(self):
         return self * -1.0
@@ -208,6 +217,9 @@ class Latent:
             terms.append(total)
             offsets.append(sum(w * b for w, b in zip(row, self.offsets)))
         return Latent(tuple(terms), tuple(offsets), self.num_data, False)
+
+    def __matmul__(self, mixing):
+        raise ValueError("a matrix stands on the left of a latent: W.T @ f(x).")
 
     def __getitem__(self, index) -> "Latent":
         """latent[..., q] picks components (for other rows call f with other x)."""
@@ -355,8 +367,43 @@ def stack(latents: Sequence[Latent]) -> Latent:
     )
 
 
+def _add(left: Any, right: Any) -> Latent:
+    return left + right if isinstance(left, Latent) else right.__radd__(left)
+
+
+def _subtract(left: Any, right: Any) -> Latent:
+    return left - right if isinstance(left, Latent) else right.__rsub__(left)
+
+
+def _multiply(left: Any, right: Any) -> Latent:
+    return left * right if isinstance(left, Latent) else right.__rmul__(left)
+
+
+def _divide(left: Any, right: Any) -> Latent:
+    return left / right if isinstance(left, Latent) else right.__rtruediv__(left)
+
+
+def _mix(left: Any, right: Any) -> Latent:
+    return left @ right if isinstance(left, Latent) else right.__rmatmul__(left)
+
+
+# Functions of NumPy that keep a latent affine, where an array stands on its left.
+_AFFINE: dict[Any, Callable] = {
+    np.add: _add,
+    np.subtract: _subtract,
+    np.multiply: _multiply,
+    np.true_divide: _divide,
+    np.matmul: _mix,
+    np.negative: lambda latent: -latent,
+    np.positive: lambda latent: latent,
+}
+
+
 def _as_array(value):
-    return value if isinstance(value, np.ndarray | jax.Array) else jnp.asarray(value)
+    if isinstance(value, Latent):
+        raise ValueError(NOT_AN_ARRAY)
+    array = data_array(value, "the weights and offsets of a latent")
+    return array if isinstance(array, jax.Array | np.ndarray) else jnp.asarray(array)
 
 
 def _is_zero(weight: Any) -> bool:

@@ -10,7 +10,7 @@ log probability is E_{p(f|v)} log p(y|f). What takes the place of v decides the 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,33 +20,22 @@ from jax import random
 from jaxtyping import Array, Float
 
 from svgp_ppl.checks import (
-    InvalidRow,
     checked_inputs,
-    in_words,
-    is_concrete,
     require_count,
-    require_finite,
     require_positive,
 )
-from svgp_ppl.expectations import (
-    Method,
-    is_random,
-    log_predictive_density,
-    predictive_mean_and_variance,
-    shifted,
-    variational_expectation,
-)
+from svgp_ppl.expectations import Method, is_random
+from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.handlers import (
     marked_deterministic,
     random_key,
     require_fitting_plates,
     require_new_site,
-    unwrapped,
 )
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent, SparseGP
 from svgp_ppl.linalg import cholesky, safe_sqrt
-from svgp_ppl.marginals import Marginal
+from svgp_ppl.missing import checked_mask, over_rows
 
 __all__ = [
     "Expected",
@@ -87,8 +76,9 @@ def sparse_gp(
         The process: call it with inputs [N, D] for a latent.
 
     Raises:
-        ValueError: z is not a finite, non-empty [M, D]; ``num_outputs`` is not a
-            positive integer; the model has a site of that name already.
+        ValueError: z is not a finite, non-empty [M, D]; a value of the kernel is not
+            positive; ``num_outputs`` is not a positive integer, ``jitter`` no number
+            >= 0; the model has a site of that name already.
 
     Example:
         >>> import svgp_ppl as gp
@@ -97,13 +87,21 @@ def sparse_gp(
         ...     with numpyro.plate("data", len(x)):
         ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            "the first argument of sparse_gp is the name of the site, a string, and is "
+            f"a {type(name).__name__}: gp.sparse_gp('f', kernel, z)."
+        )
+    if mean is not None and not callable(mean):
+        raise ValueError(
+            f"the mean of process '{name}' must be a function x [N, D] -> [N], and is "
+            f"a {type(mean).__name__}. For a constant add it to the latent: f(x) + 1.0."
+        )
     z = checked_inputs(z, f"the inducing inputs z of process '{name}'")
     if num_outputs is not None:
         num_outputs = require_count(num_outputs, f"num_outputs of process '{name}'")
     kernel = as_kernel(kernel)
-    for field, value in kernel_values(kernel).items():
-        is_variance = field.endswith("variance")
-        require_positive(value, f"the {field} of process '{name}'", or_zero=is_variance)
+    _require_values(name, kernel, jitter)
     shape = (len(z),) if num_outputs is None else (num_outputs, len(z))
     prior = dist.Normal(jnp.zeros(shape, z.dtype), 1.0).to_event(len(shape))
     inducing: dict[str, Any] = {"kernel": kernel, "z": z, "jitter": jitter}
@@ -126,12 +124,30 @@ def sparse_gp(
     return replace(process, qv=qv)
 
 
+def _require_values(name: str, kernel, jitter) -> None:
+    """Refuse values of a kernel, and a jitter, that cannot be."""
+    for field, value in kernel_values(kernel).items():
+        what = f"the {field} of process '{name}'"
+        if value is None:
+            raise ValueError(f"{what} must be a positive number, and is None.")
+        # A part of a sum may vanish, an infinite lengthscale takes a column out.
+        is_part = field.endswith(".variance")
+        is_length = field.endswith("lengthscale")
+        require_positive(value, what, or_zero=is_part, or_infinite=is_length)
+    if jitter is not None:
+        what = f"the jitter of process '{name}'"
+        if np.ndim(jitter):
+            raise ValueError(f"{what} must be one number, and has {np.shape(jitter)}.")
+        require_positive(jitter, what, or_zero=True)
+
+
 def observe(
     name: str,
     likelihood: Callable,
     latent: Latent,
     obs=None,
     *,
+    mask=None,
     method: Method | None = None,
     chunk_size: int | None = None,
 ):
@@ -144,6 +160,11 @@ def observe(
             ``svgp_ppl.likelihoods``.
         latent: What ``f(x)`` returns, or an affine combination of such.
         obs: Data y, [N] (and event axes); None to draw them.
+        mask: Where y is known, boolean, [N]; or of the shape of y, [N, P], for a table
+            of P outputs with holes, where the likelihood is independent between them
+            (``dist.Normal(f, scale).to_event(1)``). The rest of y may be NaN and does
+            not count: not in a fit, a log density or the log likelihood. Draws and
+            predictions are made everywhere.
         method: How the expectation is computed: None for the default, or
             ``ClosedForm``, ``GaussHermite``, ``QuasiMonteCarlo``, ``MonteCarlo`` of
             ``svgp_ppl.expectations``.
@@ -154,12 +175,47 @@ def observe(
 
     Raises:
         ValueError: The shape of y is not that of the likelihood, its values are not
-            finite or outside the support; the likelihood does not take this latent.
+            finite or outside the support; the likelihood does not take this latent;
+            the mask is not boolean, or has another shape.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> y = np.array([1.0, np.nan, 0.3])
+        >>> def model(x, y, known):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), x)
+        ...     with numpyro.plate("data", len(x)):
+        ...         likelihood = gp.likelihoods.Gaussian(0.1)
+        ...         gp.observe("y", likelihood, f(x), obs=y, mask=known)
+        >>> arguments = np.arange(3.0)[:, None], y, ~np.isnan(y)
     """
+    _require_roles(name, likelihood, latent, method)
+    if chunk_size is not None:
+        chunk_size = require_count(chunk_size, f"chunk_size of site '{name}'")
+    width = 1 if latent.is_single else latent.shape[1]
+    key = random_key() if is_random(method, width) else None
+    expected = Expected(
+        likelihood, latent, method=method, chunk_size=chunk_size, key=key
+    )
+    require_fitting_plates(name, latent.num_data)
+    if mask is None:
+        return numpyro.sample(name, expected, obs=expected.checked_data(name, obs))
+    known = checked_mask(mask, name, expected.batch_shape, expected.event_shape)
+    masked = expected.of_entries(known).mask(over_rows(known, expected.event_shape))
+    return numpyro.sample(name, masked, obs=expected.checked_data(name, obs, known))
+
+
+def _require_roles(name, likelihood, latent, method) -> None:
+    """Refuse an argument of ``observe`` that is something else than it should be."""
+    if not isinstance(name, str):
+        raise ValueError(
+            "the first argument of observe is the name of the site, a string, and is a "
+            f"{type(name).__name__}: gp.observe('y', likelihood, f(x), obs=y)."
+        )
     if not isinstance(latent, Latent):
+        hint = " Call it with inputs: f(x)." * isinstance(latent, SparseGP)
         raise ValueError(
             f"site '{name}' observes a latent, what f(x) returns, and got a "
-            f"{type(latent).__name__}. For ordinary arrays use numpyro.sample."
+            f"{type(latent).__name__}.{hint} For ordinary arrays use numpyro.sample."
         )
     if isinstance(likelihood, type):
         raise ValueError(
@@ -172,147 +228,15 @@ def observe(
             "lambda f: dist.Poisson(jnp.exp(f)) or gp.likelihoods.Poisson(), and not a "
             f"{type(likelihood).__name__}."
         )
-    if chunk_size is not None:
-        chunk_size = require_count(chunk_size, f"chunk_size of site '{name}'")
-    width = 1 if latent.is_single else latent.shape[1]
-    key = random_key() if is_random(method, width) else None
-    expected = Expected(
-        likelihood, latent, method=method, chunk_size=chunk_size, key=key
-    )
-    expected.require_valid(name, obs)
-    require_fitting_plates(name, latent.num_data)
-    return numpyro.sample(name, expected, obs=obs)
-
-
-class Expected(dist.Distribution):
-    """Observations given a latent that is known up to its q(v).
-
-    ``log_prob(y)`` is the expectation E_q log p(y|f) [N], the term of the bound;
-    ``log_predictive(y)`` is log E_q p(y|f) [N]; ``sample`` draws f, then y.
-
-    Attributes:
-        likelihood: Callable f -> distribution.
-        latent: The latent f.
-        method: How the expectation is computed, None for the default.
-        chunk_size: Data projected at a time, None for all.
-        key: Random key of the drawn methods, None for fixed nodes.
-    """
-
-    arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("key",)
-    pytree_aux_fields = ("likelihood", "latent", "method", "chunk_size", "_example")
-
-    def __init__(self, likelihood, latent, *, method=None, chunk_size=None, key=None):
-        self.likelihood, self.latent = likelihood, latent
-        self.method, self.chunk_size, self.key = method, chunk_size, key
-        self._example = likelihood(jnp.zeros(latent.shape))
-        if not isinstance(self._example, dist.Distribution):
-            raise ValueError(
-                "a likelihood maps f to a NumPyro distribution; this one returned a "
-                f"{type(self._example).__name__}. An object of gp.likelihoods is made "
-                "first: Poisson(), not Poisson."
-            )
-        if self._example.batch_shape != (latent.num_data,):
-            raise ValueError(
-                f"the likelihood of a latent of shape {latent.shape} must have batch "
-                f"shape ({latent.num_data},), and has {self._example.batch_shape}. "
-                "With one component f is [..., N]; with several it is [..., N, Q], and "
-                "components are taken as f[..., q]."
-            )
-        super().__init__(self._example.batch_shape, self._example.event_shape)
-
-    @property
-    def support(self):
-        """Support of the likelihood."""
-        return self._example.support
-
-    def marginal(self) -> Marginal:
-        """Distribution of the latent at each datum."""
-        return self.latent.marginal(self.chunk_size)
-
-    def log_prob(self, value, intermediates=None):
-        """E_q log p(value_n | f_n), [N]."""
-        return variational_expectation(
-            self.likelihood,
-            jnp.asarray(value),
-            self.marginal(),
-            method=self.method,
-            key=self.key,
+    if method is None:
+        return
+    if not isinstance(method, Method):
+        raise ValueError(
+            "method must be ClosedForm, GaussHermite, QuasiMonteCarlo or "
+            f"MonteCarlo of svgp_ppl.expectations, and not {method!r}."
         )
-
-    def log_predictive(self, value) -> Float[Array, " N"]:
-        """log E_q p(value_n | f_n), [N]."""
-        y = jnp.asarray(value)
-        return log_predictive_density(self.likelihood, y, self.marginal())
-
-    def sample(self, key: Any, sample_shape=()):
-        """Draws of f_n from its marginal at each datum, then of y_n."""
-        key_latent, key_data = random.split(key)
-        return self.likelihood(self.sample_latent(key_latent, sample_shape)).sample(
-            key_data
-        )
-
-    def sample_latent(self, key, sample_shape=()):
-        """Draws of f_n from its marginal at each datum, independent between data."""
-        key_component, key_latent = random.split(key)
-        marginal = self.marginal()
-        if marginal.log_weights is not None:
-            k = random.categorical(
-                key_component, marginal.log_weights, shape=sample_shape
-            )
-            marginal = marginal.component(k)
-        noise = random.normal(
-            key_latent, sample_shape + self.latent.shape, marginal.mean.dtype
-        )
-        return shifted(marginal, noise)
-
-    @property
-    def mean(self):
-        """E y_n, [N]."""
-        return predictive_mean_and_variance(self.likelihood, self.marginal())[0]
-
-    @property
-    def variance(self):
-        """Var y_n, [N]."""
-        return predictive_mean_and_variance(self.likelihood, self.marginal())[1]
-
-    def require_valid(self, name: str, obs) -> None:
-        """Raise unless ``obs`` is None or data that this distribution can have."""
-        if obs is None:
-            return
-        expected, came = self.batch_shape + self.event_shape, np.shape(obs)
-        if came != expected:
-            advice = ""
-            if came == (*expected, 1):
-                advice = " It would broadcast to [N, N]: write y[:, 0]."
-            elif len(came) == len(expected):
-                advice = " Give one for each row of x."
-            raise ValueError(
-                f"the data of site '{name}' must have shape {expected} and have {came}."
-                + advice
-            )
-        require_finite(obs, f"the data of site '{name}'")
-        if is_concrete(obs):
-            data = np.asarray(obs)
-            inside = self.support(data)
-            if is_concrete(inside) and not np.all(inside):
-                first = tuple(np.argwhere(~np.broadcast_to(inside, came))[0])
-                raise InvalidRow(
-                    lambda row: (
-                        f"the data of site '{name}' must lie in the support of the "
-                        f"likelihood, {in_words(self.support)}; among them is "
-                        f"{data[first]} (row {row})."
-                    ),
-                    int(first[0]),
-                )
-
-
-def expected_of(site: dict) -> Expected | None:
-    """What ``observe`` made of a site of a trace, whatever masks it; None otherwise."""
-    if site["type"] != "sample":
-        return None
-    distribution, _ = unwrapped(site["fn"])
-    return distribution if isinstance(distribution, Expected) else None
+    for field, count in vars(method).items():
+        require_count(count, f"{field} of the method of site '{name}'")
 
 
 def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:

@@ -1,16 +1,22 @@
 """Factorisations that do not wait for each other, and their derivatives."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
+from blackjax.mcmc.metrics import gaussian_euclidean
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.scipy.linalg import solve_triangular
 
 import svgp_ppl as gp
+from svgp_ppl import compilation
 from svgp_ppl.linalg import lapack
+from svgp_ppl.mcmc.metrics import dense_metric
 from svgp_ppl.variational import prior_kl
 from tests.conftest import both_precisions
 from tests.models import COUNTS_X, COUNTS_Y, counts_model
@@ -140,6 +146,121 @@ def test_mixtures_call_lapack_one_matrix_at_a_time(entropy):
 
     factors = jnp.broadcast_to(jnp.eye(4), (3, 4, 4))
     assert _calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []
+
+
+def test_chains_with_a_dense_metric_call_lapack_one_matrix_at_a_time():
+    sampler = gp.mcmc.NUTS(metric="dense", max_num_doublings=2)
+
+    def logdensity(values):
+        return numpyro.infer.util.log_density(
+            two_processes, (COUNTS_X, COUNTS_Y * 1.0), {}, values
+        )[0]
+
+    def chain(key, values):
+        warmup = sampler.init(key, values, logdensity)
+        entry = jnp.ones(2, int)  # a slow window that ends
+        warmup, _ = sampler.warmup_step(key, warmup, logdensity, entry)
+        state, tuned = sampler.finish(warmup)
+        return sampler.step(key, state, logdensity, tuned)
+
+    values = {"scale": jnp.ones(4), "f": jnp.ones((4, 4)), "g": jnp.ones((4, 4))}
+    keys = jax.random.split(jax.random.key(0), 4)
+    assert _calls_in(jax.vmap(chain), keys, values) == []
+
+
+def test_the_dense_metric_is_that_of_blackjax():
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(4, 6))
+    inverse = jnp.asarray(half @ half.T)
+    ours, theirs = dense_metric(inverse), gaussian_euclidean(inverse)
+    start = {"a": jnp.zeros(1), "b": jnp.zeros(3)}
+    key = jax.random.key(0)
+    momentum = ours.sample_momentum(key, start)
+    close = partial(jax.tree.map, partial(np.testing.assert_allclose, rtol=1e-9))
+    close(momentum, theirs.sample_momentum(key, start))
+    np.testing.assert_allclose(
+        ours.kinetic_energy(momentum), theirs.kinetic_energy(momentum), rtol=1e-9
+    )
+    for inv in (False, True):
+        for trans in (False, True):
+            options = {"inv": inv, "trans": trans}
+            close(
+                ours.scale(start, momentum, **options),
+                theirs.scale(start, momentum, **options),
+            )
+    for draw in rng.normal(size=(20, 3, 4)):
+        ends = [{"a": jnp.asarray(p[:1]), "b": jnp.asarray(p[1:])} for p in draw]
+        assert bool(ours.check_turning(*ends)) == bool(theirs.check_turning(*ends))
+
+
+def several_outputs(x, y=None):
+    scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+    z = jnp.linspace(0.0, 5.0, 4)[:, None]
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, scale), z, num_outputs=2)
+    g = gp.sparse_gp("g", gp.kernels.Matern32(scale, 1.0), z)
+    latents = gp.stack([f(x), g(x)])
+    with numpyro.plate("data", len(x)):
+        gp.observe(
+            "y",
+            lambda f: dist.Normal(f[..., 0] + f[..., 2], jnp.exp(f[..., 1])),
+            latents,
+            obs=y,
+        )
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_steps_of_several_outputs_call_lapack_one_matrix_at_a_time(natural):
+    rest = numpyro.infer.autoguide.AutoNormal
+    made = gp.AutoCoupled(several_outputs, rest=rest)
+    optimizer = gp.natural_gradient(0.1) if natural else optax.adam(0.01)
+    bound = gp.MarginalELBO(num_particles=3, vectorize_particles=True)
+    svi = numpyro.infer.SVI(several_outputs, made, optimizer, bound)
+    data = COUNTS_X, COUNTS_Y * 1.0
+    state = svi.init(jax.random.key(0), *data)
+    assert _calls_in(lambda state: svi.update(state, *data), state) == []
+
+
+def compiled_by(monkeypatch, function):
+    """Batched calls in what ``function`` has compiled."""
+    calls, make_jaxpr = [], jax.make_jaxpr
+
+    def watched(of_leaves):
+        def trace(*arguments):
+            traced = make_jaxpr(of_leaves)(*arguments)
+            calls.append(list(_batched_calls(traced.jaxpr)))
+            return traced
+
+        return trace
+
+    monkeypatch.setattr(compilation.jax, "make_jaxpr", watched)
+    compilation.forget_programs()
+    function()
+    assert calls
+    return [call for calls_of_one in calls for call in calls_of_one]
+
+
+@pytest.mark.parametrize("method", ["exact", "pathwise"])
+def test_draws_are_predicted_one_matrix_at_a_time(monkeypatch, method):
+    rng = np.random.default_rng(0)
+    posterior = {
+        "scale": rng.gamma(3.0, 1.0, size=5),
+        "f": rng.normal(size=(5, 2, 4)),
+        "g": rng.normal(size=(5, 4)),
+    }
+
+    def predictions():
+        at_x = gp.predict(several_outputs, posterior, COUNTS_X)["y"]
+        assert np.isfinite(at_x.mean).all()
+        assert np.isfinite(at_x.latent_covariance).all()
+
+    def paths():
+        options = {"num_draws": 4, "method": method}
+        key = jax.random.key(0)
+        gp.draw_functions(key, several_outputs, posterior, COUNTS_X, **options)
+
+    if method == "exact":
+        assert compiled_by(monkeypatch, predictions) == []
+    assert compiled_by(monkeypatch, paths) == []
 
 
 def test_predictions_from_draws_end_with_a_remainder():

@@ -183,6 +183,6 @@ def test_mistakes_are_explained():
         ):
             fit(batch_size=size)
     with pytest.raises(ValueError, match="needs an array among the arguments"):
-        gp.fit(random.key(0), model, gp.AutoGaussian(model), batch_size=3)
+        gp.fit(random.key(0), model, gp.AutoGaussian(model), None, batch_size=3)
     with pytest.raises(ValueError, match=r"the bound is random: batch_size=20"):
         fit(optimizer=optax.lbfgs())

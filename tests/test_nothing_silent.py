@@ -260,6 +260,16 @@ def recorded(x, y=None):
             observing(latent=lambda f, x: jnp.exp(f(x))),
             "is not an array.*Put the function into the likelihood",
         ),
+        (observing(latent=lambda f, x: np.exp(f(x))), "is not an array.*likelihood"),
+        (observing(latent=lambda f, x: f(x) ** 2), "is not an array.*likelihood"),
+        (observing(latent=lambda f, x: f(x) @ jnp.eye(1)), r"W\.T @ f\(x\)"),
+        (observing(latent=lambda f, x: f), r"Call it with inputs: f\(x\)"),
+        (observing(gp.likelihoods.Poisson(np.ones(7))), r"one for each datum, \(20,\)"),
+        (observing(lambda f: dist.Normal(f, 0.0)), "got invalid scale.*be allowed by"),
+        (
+            observing(gp.likelihoods.Poisson(np.ones((20, 1)))),
+            r"\[N\] and not \[N, 1\]",
+        ),
         (recorded, "site 'g' is a latent"),
         (observing(dist.Poisson(1.0)), "likelihood of site 'y' is a function of f"),
         (
@@ -268,11 +278,11 @@ def recorded(x, y=None):
         ),
         (observing(lengthscale=0.0), "lengthscale of process 'f' must be positive"),
         (observing(lengthscale=np.nan), "lengthscale of process 'f' .* is nan"),
-        (observing(variance=-1.0), "variance of process 'f' must be positive or zero"),
+        (observing(variance=-1.0), "variance of process 'f' must be positive"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*requires ndarray or scalar")
-def test_models_that_cannot_be(model, message):
+def test_models_that_cannot_be(as_users_call, model, message):
     with pytest.raises((ValueError, TypeError), match=message):
         fit(model, *DATA)
 
@@ -316,6 +326,114 @@ def test_a_key_is_asked_for(as_users_call, key):
 def test_options_of_sample_that_cannot_be(as_users_call, options, message):
     with pytest.raises(ValueError, match=message):
         gp.sample(random.key(0), model, *DATA, **options)
+
+
+@pytest.mark.parametrize(
+    "x, y, message",
+    [
+        (COUNTS_X, COUNTS_Y.astype(str), r"site 'y' must be real numbers.*dtype <U"),
+        (COUNTS_X, COUNTS_Y.astype(object), r"dtype object. Convert them first"),
+        (COUNTS_X, COUNTS_Y.astype("M8[D]"), r"real numbers and are of dtype datetime"),
+        (COUNTS_X.astype(object), COUNTS_Y, r"inputs of process 'f' must be real"),
+        (COUNTS_X, np.ma.masked_array(COUNTS_Y, COUNTS_Y > 3), r"mask=~y\.mask"),
+        (COUNTS_X, np.where(COUNTS_Y > 3, np.nan, COUNTS_Y), r"mask=~np\.isnan\(y\)"),
+        (COUNTS_X[:0], COUNTS_Y[:0], "a plate of the model has no rows.*x empty"),
+        (COUNTS_X, [[1], [2, 3]] * 10, "rows of unequal length"),
+    ],
+)
+def test_data_that_cannot_be(as_users_call, x, y, message):
+    for call in (
+        lambda: fit(model, x, y),
+        lambda: gp.sample(random.key(0), model, x, y),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_arrays_of_other_things_reach_the_model():
+    # Which it may use: only what it gives to a site has to be numbers.
+    def of_names(x, names, y=None):
+        groups, of_row = np.unique(names, return_inverse=True)
+        shift = numpyro.param("shift", jnp.zeros(len(groups)))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + shift[of_row], obs=y)
+
+    names = np.array(["a", "b"] * 10)
+    fitted = fit(of_names, COUNTS_X, names, COUNTS_Y)
+    assert fitted.params["shift"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: fit(model, *DATA, guide=gp.AutoGaussian),
+            "guide must be an object such",
+        ),
+        (
+            lambda: fit(model, *DATA, num_step=3),
+            "keyword argument 'num_step'.*no option",
+        ),
+        (lambda: fit(3, *DATA), "must be a function with NumPyro sites, and is a int"),
+        (
+            lambda: fit(model, *DATA, tolerance="a"),
+            "tolerance must be a number of nats",
+        ),
+        (lambda: fit(model, *DATA, freeze=["f"]), "freeze must be a dict"),
+        (
+            lambda: fit(model, *DATA, checkpoint=3),
+            "checkpoint must be the name of a file",
+        ),
+        (lambda: gp.mcmc.NUTS(max_num_doublings=2.5), "must be an integer, and is 2.5"),
+        (lambda: gp.mcmc.HMC(0.1), "step_size_bounds must be two positive numbers"),
+        (lambda: gp.inducing.subset(COUNTS_X, 3, 0), "key must be a random key"),
+        (
+            lambda: gp.predict(model, {"f": np.zeros((2, 5))}, COUNTS_X, key=0),
+            "key must",
+        ),
+        (
+            lambda: gp.predict(model, {"f": np.full((2, 5), np.nan)}, COUNTS_X),
+            "2 of 2 draws of site 'f' are NaN",
+        ),
+        (lambda: gp.predict(model, {"f": np.zeros((0, 5))}, COUNTS_X), "no draws"),
+        (
+            lambda: gp.predict(model, {"f": np.zeros((2, 5))}),
+            r"model\(x, y=None\) cannot be called.*missing a required argument: 'x'",
+        ),
+    ],
+)
+def test_calls_that_cannot_be(as_users_call, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.filterwarnings("ignore:subsample_size does not match")
+def test_more_rows_than_a_model_of_batches_has():
+    def batched(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", 20, subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    more = np.linspace(0.0, 5.0, 33)[:, None]
+    with pytest.raises(
+        ValueError, match=r"'data', max\(20, len\(x\)\), subsample_size"
+    ):
+        gp.predict(batched, {"f": np.zeros((2, 5))}, more)
+
+
+def test_labels_of_classes_may_be_floats():
+    def classes(x, y):
+        kernel = gp.kernels.RBF(1.0, 0.9)
+        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=3)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Softmax(3), f(x), obs=y)
+
+    labels = np.arange(20) % 3
+    whole, floats = fit(classes, COUNTS_X, labels), fit(classes, COUNTS_X, 1.0 * labels)
+    np.testing.assert_array_equal(floats.losses, whole.losses)
+    with pytest.raises(ValueError, match=r"np.argmax\(y, axis=1\) of one-hot rows"):
+        fit(classes, COUNTS_X, np.eye(3)[labels])
 
 
 def test_values_that_cannot_be():

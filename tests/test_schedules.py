@@ -152,10 +152,12 @@ def test_mistakes_are_explained():
         fit(freeze={"zz*": 3})
     for count in (-1, 2.5):
         with pytest.raises(
-            ValueError, match=r"freeze\['z'\] must be a number of steps"
+            ValueError, match=r"freeze\['z'\] must be an integer of at least 0"
         ):
             fit(freeze={"z": count})
-    with pytest.raises(ValueError, match="variational_first must be a number of steps"):
+    with pytest.raises(
+        ValueError, match="variational_first must be an integer of at least"
+    ):
         fit(variational_first=-1)
     with pytest.raises(ValueError, match="every parameter would be frozen"):
         fit(freeze={"*": 3})

@@ -5,14 +5,15 @@ that compares values of the bound.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.extend.core import Literal
 from numpyro.infer import TraceGraph_ELBO
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.checks import InvalidRow
+from svgp_ppl.checks import InvalidRow, is_concrete
 from svgp_ppl.compilation import as_jax_arrays, inspected, look
 from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
@@ -22,9 +23,9 @@ from svgp_ppl.handlers import (
     is_layer,
     is_point,
     marginalised,
-    num_observed,
     require_batch_plate,
     trace_of,
+    unwrapped,
 )
 from svgp_ppl.primitives import expected_of
 
@@ -61,7 +62,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             sizes = steps.data.num_rows, steps.data.batch_size
             require_batch_plate(model_trace, *sizes)
         parts = _random_parts(steps.loss, model_trace, guide_trace)
-        return Facts(num_observed(model_trace), parts)
+        return Facts(_num_observed(model_trace), parts)
 
     return inspected(facts, key, start.params)
 
@@ -176,3 +177,17 @@ def _reads_its_argument(jaxpr) -> bool:
         if any(v in needed for v in equation.outvars):
             needed |= {v for v in equation.invars if not isinstance(v, Literal)}
     return any(v in needed for v in jaxpr.invars)
+
+
+def _num_observed(model_trace: dict[str, Any]) -> float:
+    """Number of observed data, counting what a subsampled plate stands for."""
+    total = 0.0
+    for site in model_trace.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            scale = site["scale"]
+            scale = float(scale) if scale is not None and is_concrete(scale) else 1.0
+            _, mask = unwrapped(site["fn"])
+            shape = site["fn"].batch_shape
+            mask = mask if is_concrete(mask) else True
+            total += scale * float(np.sum(np.broadcast_to(mask, shape)))
+    return max(total, 1.0)

@@ -14,7 +14,7 @@ from jax import random
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.checkpoints import Checkpoint, restored
-from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fitting.checks import (
     Facts,
@@ -125,11 +125,13 @@ def fit(
         ...     random.key(0), model, gp.AutoGaussian(model), x, y
         ... )  # doctest: +SKIP
     """
+    require_key(key)
     if guide is None or not callable(guide):
         args = args if guide is None else (guide, *args)
-        guide = AutoGaussian(model)
-    require_key(key)
-    _require_objects(optimizer, loss)
+        guide = None
+    require_arguments(model, args, kwargs)
+    guide = AutoGaussian(model) if guide is None else guide
+    _require_objects(guide, optimizer, loss, tolerance)
     num_steps = require_count(num_steps, "num_steps")
     patience = None if patience is None else require_count(patience, "patience")
     file = None if checkpoint is None else Checkpoint(checkpoint, "fit", _UNSAVED)
@@ -140,11 +142,13 @@ def fit(
     order = _order(key) if earlier is None else earlier.seed
     data = Whole(args, kwargs)
     if batch_size is not None:
+        if isinstance(batch_size, np.integer):
+            batch_size = int(batch_size)
         data = Minibatches(args, kwargs, batch_size, order)
     steps = Steps(model, guide, optimizer, loss, data, freeze, variational_first)
+    require_valid_rows(steps.model, data, key_look)
     # With the key that NumPyro's SVI.init would give it.
     set_up(steps.guide, random.split(key_start, 3)[2], *data.first())
-    require_valid_rows(steps.model, data, key_look)
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
     if earlier is not None:
@@ -173,8 +177,14 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
     )
 
 
-def _require_objects(optimizer, loss) -> None:
-    """Refuse a class, a number or a name in place of an optimiser or a loss."""
+def _require_objects(guide, optimizer, loss, tolerance) -> None:
+    """Refuse a class, a number or a name in place of guide, optimiser or loss."""
+    if isinstance(guide, type):
+        raise ValueError(
+            f"guide must be an object such as gp.AutoGaussian(model), and is {guide!r}."
+        )
+    if not isinstance(tolerance, int | float | np.number) or np.isnan(tolerance):
+        raise ValueError(f"tolerance must be a number of nats, and is {tolerance!r}.")
     is_known = optimizer is None or is_optax(optimizer)
     if not is_known and not isinstance(optimizer, NumPyroOptimizer):
         raise ValueError(

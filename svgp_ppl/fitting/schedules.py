@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from svgp_ppl.checks import require_count
 from svgp_ppl.fitting.optimizers import searches
 from svgp_ppl.guides.processes import ProcessGuide
 
@@ -68,10 +69,11 @@ def unfreeze_steps(
         ValueError: A pattern matches nothing, a number of steps is not one, every
             parameter would be frozen at once, or the guide cannot be asked.
     """
-    if not isinstance(variational_first, int) or variational_first < 0:
+    variational_first = require_count(variational_first, "variational_first", 0)
+    if freeze is not None and not isinstance(freeze, Mapping):
         raise ValueError(
-            f"variational_first must be a number of steps, and is "
-            f"{variational_first!r}."
+            "freeze must be a dict, parameter or pattern -> number of steps, and is "
+            f"{freeze!r}."
         )
     names, steps = set(params), {}
     if variational_first:
@@ -85,10 +87,7 @@ def unfreeze_steps(
             names - guide.variational_names(params), variational_first
         )
     for pattern, count in (freeze or {}).items():
-        if not isinstance(count, int) or count < 0:
-            raise ValueError(
-                f"freeze['{pattern}'] must be a number of steps, and is {count!r}."
-            )
+        count = require_count(count, f"the number of steps freeze['{pattern}']", 0)
         found = [name for name in names if fnmatchcase(name, pattern)]
         if not found:
             raise ValueError(

@@ -62,7 +62,7 @@ def per_column(name: str, value: Value, width: int) -> Array:
 
 
 def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
-    """Lengthscales, variances and periods of a kernel, those of its parts included."""
+    """Values of a kernel that must be positive, those of its parts included."""
     values = {}
     fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
     for part in fields:
@@ -70,7 +70,7 @@ def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
         name = f"{prefix}{part.name}"
         if dataclasses.is_dataclass(value):
             values |= kernel_values(value, f"{name}.")
-        elif part.name in ("lengthscale", "variance", "period"):
+        elif part.name in ("lengthscale", "variance", "period", "alpha"):
             values[name] = value
     return values
 

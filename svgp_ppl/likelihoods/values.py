@@ -47,7 +47,7 @@ def require_flip(flip) -> None:
     value = np.asarray(flip)
     if value.dtype == object:  # a placeholder of jax.tree
         return
-    if not np.all((value > 0.0) & (value < 1.0)):
+    if value.dtype.kind not in "iuf" or not np.all((value > 0.0) & (value < 1.0)):
         raise ValueError(
             "flip must lie strictly between 0 and 1, and is "
             f"{flip!r}: with 0 a single label on the wrong side has probability zero. "

@@ -13,7 +13,7 @@ from blackjax.mcmc.dynamic_hmc import DynamicHMCState, halton_sequence
 from jaxtyping import Array, Float, Int
 
 from svgp_ppl.mcmc.hmc import HMCInfo, squared_distance, unit_masses
-from svgp_ppl.mcmc.sampler import CHAINS
+from svgp_ppl.mcmc.sampler import CHAINS, require_numbers
 
 __all__ = ["ChEES", "ChEESTuned", "ChEESWarmup"]
 
@@ -66,6 +66,7 @@ class ChEES:
     divergence_threshold: float = 1000.0
 
     def __post_init__(self):
+        require_numbers(self)
         if not 0 < self.target_acceptance_rate < 1:
             raise ValueError(
                 "target_acceptance_rate must lie strictly between 0 and 1; got "

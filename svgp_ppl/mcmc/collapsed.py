@@ -26,10 +26,10 @@ from jaxtyping import Array, Float
 from numpyro.handlers import Messenger
 
 from svgp_ppl.expectations import ClosedForm
+from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
-from svgp_ppl.primitives import Expected, expected_of
 from svgp_ppl.variational import unstack
 
 __all__ = ["collapsed", "conditional_of", "is_collapsible"]

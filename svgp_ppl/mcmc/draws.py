@@ -12,11 +12,11 @@ from jax.scipy.special import logsumexp
 
 from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics import to_arviz
+from svgp_ppl.expected import expected_of
 from svgp_ppl.handlers import trace_of, unwrapped
 from svgp_ppl.mcmc.chains import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.primitives import expected_of
 
 __all__ = ["as_arviz"]
 

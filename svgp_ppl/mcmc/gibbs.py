@@ -14,7 +14,7 @@ from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
-from svgp_ppl.mcmc.sampler import HostAdaptation
+from svgp_ppl.mcmc.sampler import HostAdaptation, require_numbers
 from svgp_ppl.mcmc.slice import slice_step
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
@@ -117,6 +117,7 @@ class Gibbs:
     whitened: tuple[str, ...] = ()
 
     def __post_init__(self):
+        require_numbers(self)
         if self.inner not in ("hmc", "elliptical_slice"):
             raise ValueError(
                 f"inner must be 'hmc' or 'elliptical_slice', and is {self.inner!r}."

@@ -12,7 +12,7 @@ from blackjax.mcmc.dynamic_hmc import DynamicHMCState
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from svgp_ppl.mcmc.sampler import HostAdaptation
+from svgp_ppl.mcmc.sampler import HostAdaptation, require_numbers
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
     log_grid,
@@ -101,6 +101,7 @@ class HMC:
     divergence_threshold: float = 1000.0
 
     def __post_init__(self):
+        require_numbers(self)
         require_bounds("step_size_bounds", self.step_size_bounds)
         require_bounds("max_steps_bounds", self.max_steps_bounds)
         if self.num_rounds < 1:

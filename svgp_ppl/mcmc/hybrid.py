@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jax import random
 
+from svgp_ppl.checks import require_arguments, require_key
 from svgp_ppl.fitting.fit import Fit, fit
 from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.mcmc.sample import sample
@@ -83,6 +84,8 @@ def fit_and_sample(
         ...     random.key(0), model, x, y
         ... )  # doctest: +SKIP
     """
+    require_key(key)
+    require_arguments(model, args, kwargs)
     key_fit, key_sample = random.split(key)
     options = {"num_steps": 2000, **(fit_options or {})}
     options.setdefault("variational_first", options["num_steps"] // 5)

@@ -13,6 +13,7 @@ from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.hmc import squared_distance, unit_masses
+from svgp_ppl.mcmc.sampler import require_numbers
 
 __all__ = ["MCLMC", "MCLMCInfo", "MCLMCWarmup"]
 
@@ -77,6 +78,7 @@ class MCLMC:
     num_rounds: int = 5
 
     def __post_init__(self):
+        require_numbers(self)
         for name in ("num_steps_a_draw", "desired_energy_variance", "num_rounds"):
             if getattr(self, name) <= 0:
                 raise ValueError(

@@ -17,6 +17,9 @@ from blackjax.mcmc.hmc import HMCState
 from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
+from svgp_ppl.mcmc.metrics import dense_metric
+from svgp_ppl.mcmc.sampler import require_numbers
+
 __all__ = ["NUTS", "NUTSInfo", "NUTSTuned", "NUTSWarmup"]
 
 
@@ -91,6 +94,12 @@ class NUTS:
             raise ValueError(
                 f'metric must be "diagonal" or "dense"; got {self.metric!r}.'
             )
+        require_numbers(self)
+        for name in ("initial_step_size", "divergence_threshold"):
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"{name} must be positive, and is {getattr(self, name)}."
+                )
         if self.max_num_doublings < 1:
             raise ValueError(
                 f"max_num_doublings must be at least 1; got {self.max_num_doublings}."
@@ -163,6 +172,7 @@ class NUTS:
         self, key: Array, state: HMCState, logdensity_fn: Callable, tuned: NUTSTuned
     ) -> tuple[HMCState, NUTSInfo]:
         """One transition."""
+        inverse: Any = tuned.inverse_mass_matrix
         kernel = blackjax.nuts.build_kernel(
             divergence_threshold=self.divergence_threshold
         )
@@ -171,7 +181,7 @@ class NUTS:
             state,
             logdensity_fn,
             tuned.step_size,
-            tuned.inverse_mass_matrix,
+            inverse if inverse.ndim == 1 else dense_metric(inverse),
             self.max_num_doublings,
         )
         return state, NUTSInfo(

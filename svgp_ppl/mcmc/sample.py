@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 from jax import random
 
-from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.linalg import single_threaded_lapack
@@ -26,6 +26,11 @@ from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target
 
 __all__ = ["sample"]
+
+_NO_GAUSSIAN = (
+    "precondition=True needs init= with a Gaussian q(v) of full covariance, such as "
+    "that of AutoGaussian."
+)
 
 
 def sample(
@@ -110,6 +115,7 @@ def sample(
     }
     num_chains = require_count(num_chains, "num_chains")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
+    require_arguments(model, args, kwargs)
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler

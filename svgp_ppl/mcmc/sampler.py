@@ -1,11 +1,19 @@
 """What a sampler is: a handful of pure functions on one chain."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CHAINS", "HostAdaptation", "HostAdapted", "Sampler", "StochasticGradient"]
+__all__ = [
+    "CHAINS",
+    "HostAdaptation",
+    "HostAdapted",
+    "Sampler",
+    "StochasticGradient",
+    "require_numbers",
+]
 
 # Name of the axis of chains, for samplers that tune on all chains together.
 CHAINS = "chains"
@@ -92,3 +100,22 @@ class StochasticGradient(Sampler, Protocol):
     """
 
     takes_minibatches: ClassVar[bool]
+
+
+def require_numbers(sampler: Any) -> None:
+    """Raise unless the settings of a sampler are the numbers they should be.
+
+    Args:
+        sampler: A dataclass, with fields annotated as ``int`` or ``float``.
+
+    Raises:
+        ValueError: A count is no integer, another setting no finite number.
+    """
+    for field in dataclasses.fields(sampler):
+        value, name = getattr(sampler, field.name), field.name
+        is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if field.type in (int, "int") and not is_count:
+            raise ValueError(f"{name} must be an integer, and is {value!r}.")
+        is_number = is_count or isinstance(value, float | np.floating)
+        if field.type in (float, "float") and not (is_number and np.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number, and is {value!r}.")

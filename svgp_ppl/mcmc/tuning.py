@@ -54,9 +54,10 @@ def rounds(num_warmup: int, num_rounds: int) -> tuple[int, int]:
     return length, num_warmup // length
 
 
-def require_bounds(name: str, bounds: tuple) -> None:
+def require_bounds(name: str, bounds: Any) -> None:
     """Refuse bounds that are no interval of positive numbers."""
-    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
+    is_pair = isinstance(bounds, tuple | list) and len(bounds) == 2
+    if not is_pair or not 0 < bounds[0] <= bounds[1] < np.inf:
         raise ValueError(
             f"{name} must be two positive numbers, the smaller one first; got {bounds}."
         )

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array
 
+from svgp_ppl.checks import is_concrete, require_arguments
 from svgp_ppl.compilation import as_jax_arrays, call, look, partition
 from svgp_ppl.diagnostics import group
 from svgp_ppl.fitting import Fit
@@ -107,6 +109,8 @@ def _samples(values: dict[str, Array], params: Mapping[str, Any]) -> Samples:
             "the samples need the same leading axis of draws at every site, and have "
             f"shapes { ({n: jnp.shape(v) for n, v in values.items()}) }."
         )
+    if 0 in next(iter(lengths.values())):
+        raise ValueError("the posterior has no draws: its arrays have length 0.")
     return Samples(values, {n: jnp.asarray(v) for n, v in params.items()})
 
 
@@ -140,6 +144,7 @@ class Rerun:
         *,
         points: bool = False,
     ):
+        require_arguments(model, args, kwargs)
         self.model, self.posterior = model, posterior
         self.key, self.points = key, points
         self._args, self._kwargs = args, kwargs
@@ -329,3 +334,13 @@ def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
             "was observed then and is to be drawn now needs "
             "key=jax.random.key(...).)"
         )
+    for name, values in posterior.values.items():
+        is_used = name in sites and sites[name]["type"] == "sample"
+        if is_used and is_concrete(values):
+            finite = np.isfinite(np.asarray(values)).reshape(len(values), -1)
+            num_bad = int(np.sum(~finite.all(axis=1)))
+            if num_bad:
+                raise ValueError(
+                    f"{num_bad} of {len(values)} draws of site '{name}' are NaN or "
+                    "infinite: leave these draws out."
+                )

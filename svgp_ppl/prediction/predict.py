@@ -15,9 +15,10 @@ from jax import random
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
-from svgp_ppl.checks import require_count
+from svgp_ppl.checks import data_array, require_count, require_key
 from svgp_ppl.expectations import predictive_probabilities
 from svgp_ppl.linalg import matmul
+from svgp_ppl.missing import checked_mask, filled, over_rows
 from svgp_ppl.prediction.posterior import (
     Draws,
     Rerun,
@@ -99,16 +100,42 @@ class Prediction:
             self._name, "covariance", lambda e, key: e.latent.joint(), _total_covariance
         )
 
-    def log_prob(self, y) -> Array:
-        """Log predictive density of every datum in nats, log E p(y_n | f_n), [N]."""
+    def log_prob(self, y, mask=None) -> Array:
+        """Log predictive density of every datum in nats, log E p(y_n | f_n), [N].
+
+        Args:
+            y: Data, [N] (and event axes).
+            mask: Where y is known, as for ``gp.observe``: [N], or of the shape of y.
+                What is not known adds nothing; a row of which nothing is known is 0.
+
+        Raises:
+            ValueError: The prediction cannot have these data.
+        """
         name = self._name
-        self._run.rerun.look(lambda sites: observed(sites)[name].require_valid(name, y))
+
+        def check(sites) -> None:
+            expected = observed(sites)[name]
+            shapes = expected.batch_shape, expected.event_shape
+            known = None if mask is None else checked_mask(mask, name, *shapes)
+            expected.checked_data(name, y, known)
+
+        def density(expected: Expected, key, y, *masks) -> Array:
+            if not masks:
+                return expected.log_predictive(y)
+            (known,) = masks
+            y = filled(y, known, expected.support)
+            value = expected.of_entries(known).log_predictive(y)
+            return jnp.where(over_rows(known, expected.event_shape), value, 0.0)
+
+        self._run.rerun.look(check)
+        masks = () if mask is None else (jnp.asarray(mask),)
         return self._run.over_draws(
             name,
-            "density",
-            lambda expected, key, y: expected.log_predictive(y),
+            ("density", len(masks)),
+            density,
             lambda each: logsumexp(each, axis=0) - jnp.log(len(each)),
-            jnp.asarray(y),
+            jnp.asarray(data_array(y, f"the data of site '{name}'")),
+            *masks,
         )
 
     def sample(self, key, n: int) -> Array:
@@ -125,6 +152,7 @@ class Prediction:
         )
 
     def _draw(self, what: str, function: Callable, key, n: int) -> Array:
+        require_key(key)
         n, num_draws = require_count(n, "the number of draws"), self._run.num_draws
 
         def choose(key_model, key) -> Draws:
@@ -178,6 +206,8 @@ def predict(
         >>> at_new = gp.predict(model, draws, x_new)["y"]  # doctest: +SKIP
         >>> at_new.mean, at_new.log_prob(y_new)  # doctest: +SKIP
     """
+    if key is not None:
+        require_key(key, "key")
     rerun = Rerun(model, take_posterior(posterior, params), args, kwargs, key)
     if isinstance(rerun.posterior, Samples):
         num_draws = rerun.posterior.num_draws
