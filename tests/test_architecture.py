@@ -55,13 +55,16 @@ MAY_IMPORT = {
     "fitting": {
         "checks",
         "compilation",
+        "diagnostics",
         "elbo",
+        "expectations",
         "guides",
         "handlers",
         "kernels",
         "linalg",
         "primitives",
         "progress",
+        "variational",
     },
     "prediction": {
         "checks",

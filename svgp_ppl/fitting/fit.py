@@ -206,6 +206,7 @@ class _Run:
             stopped_early=self.stopped,
             compile_seconds=self.compile_seconds,
             seconds=self.seconds,
+            model=self.steps.given_model,
         )
 
     def to_the_end(
