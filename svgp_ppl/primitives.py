@@ -266,4 +266,5 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     value = marginal.mean + safe_sqrt(marginal.variance) * noise
     # Marked as a layer: nobody stores its draws.
     value = value.reshape(latent.num_data, -1)
-    return marked_deterministic(name, value, {"layer": latent.process_names})
+    mark = {"layer": latent.process_names, "latent": latent}
+    return marked_deterministic(name, value, mark)

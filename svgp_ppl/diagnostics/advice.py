@@ -11,6 +11,7 @@ __all__ = [
     "any_of",
     "better_moves",
     "better_start",
+    "in_nats",
     "longer_warmup",
     "smaller_steps",
     "stable_arithmetic",
@@ -38,6 +39,11 @@ def any_of(*options: str | list[str]) -> str:
     for option in options:
         parts += [option] if isinstance(option, str) else option
     return "; ".join(parts) + "."
+
+
+def in_nats(value: float) -> str:
+    """A difference of bounds, with its unit: 3.68 nats, 1041 nats."""
+    return f"{value:.0f} nats" if abs(value) >= 100 else f"{value:.3g} nats"
 
 
 def better_start(run: Run) -> list[str]:

@@ -1,5 +1,6 @@
-"""What is wrong with a run, in words, and what to try."""
+"""What is wrong with a run or a fit, in words, and what to try."""
 
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,19 @@ from svgp_ppl.diagnostics.findings_of_draws import (
     stuck_chains,
     too_few_draws,
 )
+from svgp_ppl.diagnostics.findings_of_fits import (
+    better_q,
+    edges_of_priors,
+    heavy_tail,
+    moving_bound,
+    narrow_family,
+)
+from svgp_ppl.diagnostics.findings_of_processes import (
+    extreme_lengthscales,
+    open_residuals,
+    structured_scores,
+    uncovered_rows,
+)
 from svgp_ppl.diagnostics.findings_of_sampler import (
     biased_draws,
     cut_off_trajectories,
@@ -24,9 +38,13 @@ from svgp_ppl.diagnostics.findings_of_sampler import (
     slow_energy,
     undefined_statistics,
 )
+from svgp_ppl.diagnostics.fitted import Fitted
+from svgp_ppl.diagnostics.gains import gains_of
+from svgp_ppl.diagnostics.pareto import pareto_shape
 from svgp_ppl.diagnostics.run import Run, run_of
+from svgp_ppl.diagnostics.trend import last_bound
 
-__all__ = ["Report", "report"]
+__all__ = ["Report", "report", "report_fit", "report_of"]
 
 
 class Report(NamedTuple):
@@ -55,8 +73,8 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def report(posterior: Any) -> Report:
-    """Look at draws for what makes them untrustworthy.
+def report(posterior: Any, *args, **kwargs) -> Report:
+    """Look at draws, or at a fit, for what makes them untrustworthy.
 
     *Draws*: NaN or infinite values; too few to judge; chains that stand still, in
     everything or in some parameters; chains that are copies; R-hat above 1.01; fewer
@@ -77,19 +95,46 @@ def report(posterior: Any) -> Report:
     constant (the summary counts them) as long as others move; a chain that stands still
     at a value of its own is stuck.
 
+    *A fit*, from its losses: a bound that still rises, or was higher before. With the
+    arguments of the model: a q(v) that is not the best of its family; inducing inputs
+    away from the data, or too few of them; a lengthscale beyond the scale of the
+    inputs; what is left over correlating between neighbours; a family of q(v) without
+    the correlations of the posterior; a posterior that is no such distribution (k̂);
+    scales at the edge of their priors. The page on fitting says how each is measured.
+    Of more than 1000 rows it looks at 1000, always the same.
+
     Args:
-        posterior: An ArviZ object, from ``gp.sample`` or elsewhere.
+        posterior: An ArviZ object, from ``gp.sample`` or elsewhere; or what ``gp.fit``
+            returns.
+        *args: For a fit: the arguments of its model, data included.
+        **kwargs: For a fit: keyword arguments of its model.
 
     Raises:
-        ValueError: There are no draws.
+        ValueError: There are no draws; draws come with arguments of a model.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> print(report({"x": rng.normal(size=(4, 1000))}))  # doctest: +ELLIPSIS
         4 chains of 1000 draws, 1 parameter; ...
         Nothing wrong was found.
+        >>> print(report(fit, x, y))  # doctest: +SKIP
     """
-    run = run_of(posterior)
+    return report_of(posterior, *args, **kwargs)
+
+
+@singledispatch
+def report_of(posterior, *args, **kwargs) -> Report:
+    """``report`` by the type of its argument; draws, where it has no other."""
+    if args or kwargs:
+        raise ValueError(
+            "report takes the arguments of a model with a fit only: draws come with "
+            f"what it needs. It was given a {type(posterior).__name__} and "
+            f"{len(args) + len(kwargs)} more."
+        )
+    return _report_run(run_of(posterior))
+
+
+def _report_run(run: Run) -> Report:
     few = too_few_draws(run)
     findings = [
         *non_finite_draws(run),
@@ -113,6 +158,21 @@ def report(posterior: Any) -> Report:
     return Report(_summary(run, sizes), findings)
 
 
+def report_fit(fitted: Fitted) -> Report:
+    """The findings of a fit. What may follow from one of them is left out."""
+    data = fitted.data
+    if data is None:
+        return Report(_summary_of_fit(fitted), moving_bound(fitted))
+    gains = gains_of(data)
+    unfinished = [*moving_bound(fitted, gains), *better_q(fitted, gains)]
+    causes = [*unfinished, *uncovered_rows(data), *extreme_lengthscales(data)]
+    findings = causes or [*open_residuals(data), *structured_scores(data)]
+    family = narrow_family(data, gains)
+    findings += family if family or unfinished else heavy_tail(data)
+    findings += edges_of_priors(data)
+    return Report(_summary_of_fit(fitted), findings)
+
+
 def _summary(run: Run, sizes: dict[str, float]) -> str:
     text = (
         f"{_count(run.num_chains, 'chain')} of {_count(run.num_draws, 'draw')}, "
@@ -131,3 +191,20 @@ def _summary(run: Run, sizes: dict[str, float]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _summary_of_fit(fitted: Fitted) -> str:
+    losses, data = fitted.losses, fitted.data
+    bound = last_bound(losses)
+    text = f"A fit of {_count(len(losses), 'step')}, bound {bound:.3f} nats"
+    if data is None:
+        return (
+            f"{text}. The arguments of the model, report(fit, x, y), add what the data "
+            "say of z, M, q(v) and the priors."
+        )
+    seen, of = map(int, data.num_rows)
+    text += f"; {_count(of, 'row')}" + (f", {seen} of them seen" if seen < of else "")
+    if len(data.log_weights):
+        shape = pareto_shape(data.log_weights)
+        text += "; all weights alike" if shape == -np.inf else f"; k-hat {shape:.2f}"
+    return text + "."

@@ -1,7 +1,8 @@
 """Maximising the bound: the loop, its result, and the optimisers it is given."""
 
+from svgp_ppl.fitting.assessment import fitted_of
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.natural_gradient import natural_gradient
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 
-__all__ = ["Fit", "NonFiniteBoundError", "fit", "natural_gradient"]
+__all__ = ["Fit", "NonFiniteBoundError", "fit", "fitted_of", "natural_gradient"]

@@ -246,6 +246,7 @@ class _Run:
             stopped_early=self.stopped,
             compile_seconds=self.compile_seconds,
             seconds=seconds,
+            model=self.steps.given_model,
         )
 
     def to_the_end(

@@ -10,6 +10,7 @@ import numpy as np
 from numpyro.infer.svi import SVIState
 
 from svgp_ppl.checkpoints import Stored, read, write
+from svgp_ppl.diagnostics import Fitted, moving_bound
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 
@@ -27,6 +28,7 @@ class Fit:
         stopped_early: Whether a plateau ended the fit before ``num_steps``.
         compile_seconds: What tracing and compilation took.
         seconds: What the steps took.
+        model: The model that was fitted; None where it is not known, after ``load``.
     """
 
     params: dict[str, jax.Array]
@@ -37,12 +39,15 @@ class Fit:
     stopped_early: bool = False
     compile_seconds: float = 0.0
     seconds: float = 0.0
+    model: Callable | None = None
 
     def __repr__(self) -> str:
         last = self.losses[-min(len(self.losses), 100) :]
         bound = f"{-np.mean(last):.3f}" if len(last) else "none"
         steps = f"{len(self.losses)} steps" + ", stopped early" * self.stopped_early
-        return f"Fit({steps}, bound {bound} nats, params: {', '.join(self.params)})"
+        text = f"Fit({steps}, bound {bound} nats, params: {', '.join(self.params)})"
+        findings = moving_bound(Fitted(np.asarray(self.losses, np.float64)))
+        return "\n  ".join([text, *(finding.what for finding in findings)])
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything but the guide to a file, without pickle.
@@ -58,19 +63,22 @@ class Fit:
         write(path, "fit", record, self.state)
 
     @staticmethod
-    def load(path: str | os.PathLike, guide: Callable) -> "Fit":
+    def load(
+        path: str | os.PathLike, guide: Callable, model: Callable | None = None
+    ) -> "Fit":
         """Read a fit, for ``predict``, ``sample(init=...)`` and ``fit(init=...)``.
 
         Args:
             path: File that :meth:`save`, or ``fit(checkpoint=...)``, has written.
             guide: The guide that was fitted, or one made in the same way.
+            model: The model, for a report on a fit whose guide was written by hand.
 
         Raises:
             ValueError: The file is not such a file.
         """
         record, state = read(path, "fit")
         params = {name: jnp.asarray(v) for name, v in record.pop("params").items()}
-        return Fit(**record, params=params, guide=guide, state=state)
+        return Fit(**record, params=params, guide=guide, state=state, model=model)
 
 
 _RECORDED = (

@@ -73,6 +73,7 @@ class Steps:
     Attributes:
         model: As it is run, on the rows of a batch.
         guide: Likewise.
+        given_model: The model as it came.
         given_guide: The guide as it came.
         unfreeze_at: Parameter -> step at which it is unfrozen; known after ``start``.
         seconds: What it took to compile the start.
@@ -88,7 +89,8 @@ class Steps:
         freeze: Mapping[str, int] | None,
         variational_first: int,
     ):
-        self.model, self.guide, self.given_guide = model, guide, guide
+        self.model, self.given_model = model, model
+        self.guide, self.given_guide = guide, guide
         if isinstance(data, Minibatches):
             self.model = first_rows(model, data.num_rows)
             self.guide = first_rows(guide, data.num_rows)

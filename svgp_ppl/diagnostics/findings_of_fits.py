@@ -1,0 +1,156 @@
+"""What is wrong with the bound, q(v) or θ of a fit: one function a fault."""
+
+import numpy as np
+
+from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
+from svgp_ppl.diagnostics.fitted import Data, Fitted
+from svgp_ppl.diagnostics.gains import Gains
+from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
+from svgp_ppl.diagnostics.trend import FEWEST_STEPS, last_bound, relevant, trend_of
+
+__all__ = [
+    "better_q",
+    "edges_of_priors",
+    "heavy_tail",
+    "moving_bound",
+    "narrow_family",
+]
+
+_NATS = 1.0  # that the family of q(v) may cost
+_LARGEST_UNDERSTATEMENT = 1.25
+
+_EDGE = {"positive": 1e-3, "interval": 2e-2}
+
+
+def moving_bound(fitted: Fitted, gains: Gains | None = None) -> list[Finding]:
+    """Too few steps to tell, a bound that rises, or one that was higher before."""
+    steps = len(fitted.losses)
+    if steps < FEWEST_STEPS:
+        known = gains is not None and fitted.data is not None and fitted.data.only_q
+        if known:  # a natural step may be all there is to do
+            return []
+        count = f"{steps} step{'' if steps == 1 else 's'}"
+        what = f"{count} are too few to tell whether the bound has stopped rising."
+        return [
+            Finding(what, "num_steps=2000, with patience=200 to stop at a plateau.")
+        ]
+    trend = trend_of(fitted.losses)
+    enough = relevant(last_bound(fitted.losses))
+    if trend.lost > enough:
+        what = (
+            f"The bound is {in_nats(trend.lost)} below where it has been: the last "
+            f"{trend.steps} steps against the best {trend.steps}."
+        )
+        options = any_of(
+            "smaller steps, or such that shrink, optax.adam(optax.cosine_decay_schedule"
+            "(1e-2, num_steps))",
+            "a larger batch_size, where there is one",
+        )
+        return [Finding(what, options)]
+    if trend.further > enough:
+        what = (
+            f"The bound still rises: by {in_nats(trend.rise)} (standard error "
+            f"{trend.error:.2g}) in the last {trend.steps} of {steps} steps."
+        )
+        options = any_of(
+            f"more steps, gp.fit(..., init=this fit, num_steps={steps})",
+            "optimizer=gp.natural_gradient(0.1) for a Gaussian q(v)",
+            "optax.lbfgs() for a bound that is not random",
+        )
+        return [Finding(what, options)]
+    return []
+
+
+def better_q(fitted: Fitted, gains: Gains | None) -> list[Finding]:
+    """A q(v) that is not the best of its family, though the steps hardly move it."""
+    data = fitted.data
+    if gains is None or data is None or data.is_random or not data.is_point:
+        return []
+    if data.is_part or gains.own <= relevant(last_bound(fitted.losses)):
+        return []
+    what = (
+        f"q(v) is {in_nats(gains.own)} below the best one of its family, at the same "
+        "hyperparameters and inducing inputs."
+    )
+    options = ["more steps, or longer ones where they shrank"]
+    if "diagonal" not in _families(data):
+        natural = "gp.natural_gradient(0.5), from init=(fit.guide, fit.params)"
+        options.insert(0, f"optimizer={natural}")
+    return [Finding(what, any_of(*options))]
+
+
+def narrow_family(data: Data, gains: Gains | None) -> list[Finding]:
+    """A q(v) that cannot have the correlations that the posterior has."""
+    if gains is None or not gains.understated:
+        return []
+    process = max(gains.understated, key=lambda name: gains.understated[name])
+    factor = gains.understated[process]
+    # From some of the rows the correlations are known up to noise, which adds up.
+    is_dear = gains.family > _NATS and not data.is_part
+    if not is_dear and factor < _LARGEST_UNDERSTATEMENT:
+        return []
+    if "diagonal" in _families(data):
+        what, options = "whitened values", ["gp.AutoGaussian(model) (full covariances)"]
+        if len(data.moments) > 1:
+            options.append("gp.AutoCoupled(model)")
+    else:
+        what, options = "processes or outputs", ["gp.AutoCoupled(model)"]
+    price = f", {in_nats(gains.family)} of the bound" if is_dear else ""
+    return [
+        Finding(
+            f"q(v) takes {what} for independent that the data couple{price}: the "
+            f"posterior sd of '{process}' ought to be {factor:.2f} times as large.",
+            any_of(*options, "draws, gp.sample(..., init=fit)"),
+        )
+    ]
+
+
+def heavy_tail(data: Data) -> list[Finding]:
+    """k̂ of the fit as an importance sampler (Yao, Vehtari, Simpson & Gelman 2018)."""
+    if not len(data.log_weights):
+        return []
+    if not np.all(np.isfinite(data.log_weights)):
+        number = int(np.sum(~np.isfinite(data.log_weights)))
+        what = f"The log density is NaN or infinite at {number} draws of the guide."
+        return [Finding(what, "priors and likelihoods that are finite everywhere.")]
+    shape, limit = pareto_shape(data.log_weights), good_shape(len(data.log_weights))
+    if shape <= limit:
+        return []
+    of_what = "q(v)" if data.is_point else "the guide, over v and the other sites,"
+    options = ["draws, gp.sample(..., init=fit)"]
+    if data.is_point:
+        options.append("gp.AutoMixture(model, 2), where there are several modes")
+    return [
+        Finding(
+            f"The posterior is not as {of_what} has it: draws weighed by the log "
+            f"density have the Pareto shape k-hat = {shape:.2f}, above {limit:.2f}.",
+            any_of(*options),
+        )
+    ]
+
+
+def edges_of_priors(data: Data) -> list[Finding]:
+    """Scales that are where their prior has next to no mass."""
+    findings = []
+    for (name, kind), cdf in data.cdf.items():
+        limit = _EDGE[kind] / np.size(cdf)
+        low, high = float(np.min(cdf)), float(np.max(cdf))
+        side, mass = ("lower", low) if low < 1 - high else ("upper", 1 - high)
+        if not mass < limit:
+            continue
+        findings.append(
+            Finding(
+                f"'{name}' is at the {side} edge of its prior, which has {mass:.1g} of "
+                "its mass beyond.",
+                any_of(
+                    "another prior, if this value is credible",
+                    "another start, if it is not: a fit that explains nothing, or "
+                    "everything, by one of its parts ends here",
+                ),
+            )
+        )
+    return findings
+
+
+def _families(data: Data) -> set[str]:
+    return {family for _, family, _ in data.moments}

@@ -1,0 +1,257 @@
+"""What is wrong with z, M or the kernels of a fit: one function a fault."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
+from svgp_ppl.diagnostics.fitted import Data, Inputs
+
+__all__ = [
+    "extreme_lengthscales",
+    "open_residuals",
+    "structured_scores",
+    "uncovered_rows",
+]
+
+# A row is uncovered where the inducing values explain less than half of its prior
+# variance; a tenth of the rows is more than the ends of an interval.
+_LEAST_SHARE = 0.5
+_MOST_UNCOVERED = 0.1
+_FAR = 2.0  # spacings of the inducing inputs, beyond which they are elsewhere
+
+# Mean residual over noise variance 0.1: half of it is lost in the bound, a datum.
+_MOST_OPEN = 0.05
+_NATS = 1.0
+
+_LEAST_SIMILARITY = 0.1
+_LEAST_SPREAD = 0.005  # an RBF whose lengthscale is ten times the largest distance
+
+_STANDARD_ERRORS = 4.0
+_LARGEST_CORRELATION = 0.2
+
+
+def uncovered_rows(data: Data) -> list[Finding]:
+    """Processes whose inducing inputs are elsewhere, or too far apart."""
+    findings = []
+    for process, seen in _worst(data).items():
+        rows = _used(data, *seen)
+        inputs = data.inputs[seen]
+        share = _share(inputs)[rows]
+        bad = share < _LEAST_SHARE
+        if not len(rows) or np.mean(bad) <= _MOST_UNCOVERED:
+            continue
+        if _is_rough(data, inputs, rows):
+            continue  # no z would do: that is another finding
+        distance = np.median(inputs.distance[rows][bad])
+        what = (
+            f"The inducing values of process '{process}' explain {np.mean(share):.0%} "
+            f"of its prior variance at the data, and less than half of it at "
+            f"{np.mean(bad):.0%} of the rows"
+        )
+        if distance > _FAR * inputs.spacing:
+            what += ", which lie away from z."
+            advice = any_of(
+                "z where the data are, gp.inducing.kmeans(x, M) or "
+                "gp.inducing.greedy_variance(x, M, kernel)"
+            )
+        else:
+            what += f": M = {len(inputs.a)} are too few for {_in_words(inputs)}."
+            advice = any_of(
+                "more inducing inputs",
+                "z that follow the kernel, gp.inducing.greedy_variance(x, M, kernel)",
+                "a prior that keeps the lengthscale longer, where it is not credible",
+            )
+        findings.append(Finding(what, advice))
+    return findings
+
+
+def open_residuals(data: Data) -> list[Finding]:
+    """Σ residual against the noise: the price of too few inducing inputs.
+
+    The trace term of the bound (Titsias 2009, eq. 9) is ½ Σ_n W_n residual_n with W_n =
+    1/σ² for Gaussian noise, and the curvature of the expectation in general. It is what
+    all data as inducing inputs would add, up to a factor of two: for data from the
+    prior, t/(2σ²) ≤ E KL(q ‖ posterior) ≤ t/σ² with t = Σ_n residual_n (Burt,
+    Rasmussen & van der Wilk 2020). A fit at a larger M would have to move θ
+    as well to say more, and costs as much as the fit.
+    """
+    findings = []
+    for name, site in data.sites.items():
+        rows = site.counts
+        nats = 0.5 * np.sum(site.curvature[rows] * site.unexplained[rows])
+        nats, number = float(nats), _num_data(data, rows)
+        if nats <= max(_NATS, _MOST_OPEN * number):
+            continue
+        parts = {
+            process: np.sum(_open(data, at, process, i))
+            for at, process, i in data.inputs
+            if at == name
+        }
+        process = max(parts, key=lambda p: parts[p])
+        findings.append(
+            Finding(
+                f"M is too small: at site '{name}' the variance that the inducing "
+                f"values do not explain, most of it of process '{process}', costs "
+                f"{in_nats(nats)} of the bound ({nats / number:.2g} a datum); with all "
+                "data as inducing inputs it would be higher by about that, to twice as "
+                "much.",
+                any_of(
+                    f"more inducing inputs for '{process}'",
+                    "gp.inducing.greedy_variance(x, M, kernel), which places them "
+                    "where this variance is",
+                ),
+            )
+        )
+    return findings
+
+
+def structured_scores(data: Data) -> list[Finding]:
+    """Scores s_n = ∂E/∂f_n of neighbours that correlate: M, θ or kernel miss something.
+
+    Once the fit has adapted to too few inducing inputs, by a long lengthscale and much
+    noise, no residual variance tells. What is left over does: Σ_n s_n s_nn(n), with nn
+    the nearest row, has mean 0 and variance Σ_{i<j} c_ij² s_i² s_j² under random signs,
+    where c_ij counts how often i and j are neighbours (Moran 1950; Cliff & Ord 1981). A
+    fit that explains the data leaves it slightly negative.
+    """
+    worst, found = 0.0, None
+    for key, inputs in data.inputs.items():
+        if key[0] not in data.sites:
+            continue
+        score = np.einsum("pqn,nq->pn", inputs.weights, data.sites[key[0]].score)
+        rows = _used(data, *key)
+        for one in score:
+            statistic, correlation = _of_neighbours(one, inputs.nearest, rows)
+            if correlation > _LARGEST_CORRELATION and statistic > worst:
+                worst, found = statistic, (key, correlation)
+    if found is None or worst < _STANDARD_ERRORS:
+        return []
+    (name, process, _), correlation = found
+    number = len(data.inputs[found[0]].a)
+    return [
+        Finding(
+            f"What the fit leaves over at site '{name}' is not noise: at neighbouring "
+            f"inputs of process '{process}' it correlates by {correlation:.2f} "
+            f"({worst:.0f} standard errors).",
+            any_of(
+                f"more inducing inputs than M = {number}, with a shorter lengthscale "
+                "to start from",
+                "another kernel, or a further process",
+            ),
+        )
+    ]
+
+
+def extreme_lengthscales(data: Data) -> list[Finding]:
+    """Processes that are white noise at the data, or constant over them."""
+    findings = []
+    for process, key in _worst(data).items():
+        inputs, rows = data.inputs[key], _used(data, *key)
+        if not len(rows):
+            continue
+        if _is_rough(data, inputs, rows):
+            near = np.median(inputs.similarity[rows])
+            what = (
+                f"Process '{process}' is next to white noise: the prior correlation of "
+                f"a datum with the nearest one is {near:.2g} ({_in_words(inputs)})."
+            )
+            advice = any_of(
+                "a prior that keeps the lengthscale above the spacing of the inputs",
+                "a longer lengthscale to start from",
+                "no such process, where the likelihood has noise of its own",
+            )
+            findings.append(Finding(what, advice))
+        elif inputs.spread < _LEAST_SPREAD and _has_lengthscale(inputs):
+            what = (
+                f"Process '{process}' is next to constant over the data: the largest "
+                f"difference has {inputs.spread:.2g} of the variance of independent "
+                f"values ({_in_words(inputs)})."
+            )
+            advice = any_of(
+                "a prior that keeps the lengthscale within ten times the range of the "
+                "inputs",
+                "inputs scaled to a range of a few units",
+                "a shorter lengthscale to start from",
+            )
+            findings.append(Finding(what, advice))
+    return findings
+
+
+# ------------------------------------------------------------------------------- parts
+
+
+def _num_data(data: Data, counts: Bool[np.ndarray, " N"]) -> float:
+    """Number of data of a site, those that were not looked at included."""
+    seen, of = data.num_rows
+    return float(np.sum(counts) * (of / seen if seen else 1.0))
+
+
+def _used(data: Data, name: str, process: str, number: int) -> np.ndarray:
+    """Rows at which a process counts: they are not masked and its weight is not 0."""
+    inputs = data.inputs[name, process, number]
+    used = np.any(inputs.weights != 0, axis=(0, 1)) & (inputs.prior > 0)
+    if name in data.sites:
+        used &= data.sites[name].counts
+    return np.flatnonzero(used)
+
+
+def _share(inputs: Inputs) -> Float[np.ndarray, " N"]:
+    """Of the prior variance, what the inducing values explain."""
+    prior = np.where(inputs.prior > 0, inputs.prior, 1.0)
+    return 1 - inputs.residual / prior
+
+
+def _worst(data: Data) -> dict[str, tuple[str, str, int]]:
+    """By process the inputs at which least of it is explained."""
+    found: dict[str, tuple[float, tuple[str, str, int]]] = {}
+    for key, inputs in data.inputs.items():
+        rows = _used(data, *key)
+        share = float(np.mean(_share(inputs)[rows])) if len(rows) else np.inf
+        if key[1] not in found or share < found[key[1]][0]:
+            found[key[1]] = share, key
+    return {process: key for process, (_, key) in found.items()}
+
+
+def _is_rough(data: Data, inputs: Inputs, rows: np.ndarray) -> bool:
+    """Whether the process is white noise at the data; of some rows nobody can tell."""
+    if data.is_part or not _has_lengthscale(inputs):
+        return False
+    return bool(np.median(inputs.similarity[rows]) < _LEAST_SIMILARITY)
+
+
+def _has_lengthscale(inputs: Inputs) -> bool:
+    return any(name.endswith("lengthscale") for name in inputs.values)
+
+
+def _in_words(inputs: Inputs) -> str:
+    """The values of the kernel: lengthscale = 0.0039, variance = 0.016."""
+    return ", ".join(
+        f"{name} = {' '.join(f'{v:.3g}' for v in np.ravel(value)[:6])}"
+        for name, value in inputs.values.items()
+    )
+
+
+def _open(data: Data, name: str, process: str, number: int) -> np.ndarray:
+    """Σ_pq w² residual curvature at each row that counts."""
+    inputs, site = data.inputs[name, process, number], data.sites[name]
+    curvature = np.diagonal(site.curvature, axis1=1, axis2=2)
+    weighted = np.einsum("pqn,nq->n", np.square(inputs.weights), curvature)
+    return (weighted * inputs.residual)[site.counts]
+
+
+def _of_neighbours(
+    score: Float[np.ndarray, " N"], nearest: np.ndarray, rows: np.ndarray
+) -> tuple[float, float]:
+    """Σ s_n s_nn(n) in standard errors, and over Σ s_n²."""
+    counted = np.zeros(len(score), bool)
+    counted[rows] = True
+    rows = rows[counted[nearest[rows]]]
+    near = nearest[rows]
+    product = score[rows] * score[near]
+    # A pair that is mutual stands twice in the sum, and has four times the variance.
+    is_mutual = nearest[near] == rows
+    variance = np.sum(np.square(product) * np.where(is_mutual, 2.0, 1.0))
+    squares = np.sum(np.square(score[rows]))
+    if not variance > 0:
+        return 0.0, 0.0
+    return float(np.sum(product) / np.sqrt(variance)), float(np.sum(product) / squares)

@@ -1,0 +1,259 @@
+"""The facts of a fit that its report puts into words: numbers, no judgements.
+
+One program runs model and guide as the bound does and takes the ``observe`` sites
+apart (``observations``). Where the guide draws more than whitened values, a second one
+weighs draws of all of it by the model's log density.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array
+from numpyro.distributions import constraints
+from numpyro.distributions.util import scale_and_mask
+from numpyro.infer.autoguide import AutoGuide
+
+from svgp_ppl.compilation import call, is_array, look
+from svgp_ppl.diagnostics import Data, Fitted, Report, report_fit, report_of
+from svgp_ppl.elbo import require_data
+from svgp_ppl.fitting.minibatches import Minibatches, Whole
+from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of
+from svgp_ppl.fitting.result import Fit
+from svgp_ppl.handlers import (
+    all_rows,
+    first_rows,
+    is_inducing,
+    is_layer,
+    marginalised,
+    set_up,
+    trace_of,
+    unwrapped,
+)
+from svgp_ppl.handlers import is_point as is_point_mass
+from svgp_ppl.primitives import expected_of
+
+__all__ = ["fitted_of"]
+
+# More rows are represented by so many of them, always the same.
+_MOST_ROWS = 1000
+_SEED = 0
+
+# Draws for the tail of the weights: 3√1000 = 95 of them are in it.
+_NUM_DRAWS = 1000
+_DRAWS_AT_A_TIME = 25
+
+# Supports with an end. The prior of a scale has one; that of an effect has none.
+_SUPPORTS = {
+    "positive": (
+        type(constraints.positive),
+        type(constraints.nonnegative),
+        type(constraints.softplus_positive),
+        type(constraints.greater_than(0.0)),
+        type(constraints.greater_than_eq(0.0)),
+    ),
+    "interval": (
+        type(constraints.interval(0.0, 1.0)),
+        type(constraints.unit_interval),
+    ),
+}
+
+
+@report_of.register
+def _(fit: Fit, *args, **kwargs) -> Report:
+    return report_fit(fitted_of(fit, *args, **kwargs))
+
+
+def fitted_of(fit: Fit, *args, **kwargs) -> Fitted:
+    """The facts of a fit.
+
+    Args:
+        fit: The fit.
+        *args: Arguments of its model, data included; without them, its losses only.
+        **kwargs: Keyword arguments of its model.
+
+    Raises:
+        ValueError: The fit does not know its model; an ``observe`` site has no data.
+    """
+    losses, model = np.asarray(fit.losses, np.float64), fit.model
+    if model is None and isinstance(fit.guide, AutoGuide):
+        model = fit.guide.model
+    needs_none = model is not None and not inspect.signature(model).parameters
+    if not (args or kwargs or needs_none):
+        return Fitted(losses)
+    if model is None:
+        raise ValueError(
+            "a fit that was loaded from a file, with a guide written by hand, does not "
+            "know its model: gp.Fit.load(path, guide, model)."
+        )
+    return Fitted(losses, _Assessment(fit, model, args, kwargs).data())
+
+
+class _Assessment:
+    """Model and guide at the parameters of a fit, on all rows or on some of them."""
+
+    def __init__(self, fit: Fit, model: Callable, args: tuple, kwargs: dict):
+        self.params = dict(fit.params)
+        self.rows: Whole | Minibatches = Whole(args, kwargs)
+        self.model, self.guide = all_rows(model), all_rows(fit.guide)
+        leaves = [x for x in jax.tree.leaves((args, kwargs)) if is_array(x)]
+        lengths = [len(x) for x in leaves if np.ndim(x)]
+        self.num_rows = lengths[0] if lengths else 0
+        self.num_seen = self.num_rows
+        if self.num_rows > _MOST_ROWS:
+            self._take_some(fit, model, args, kwargs)
+        set_up(fit.guide, random.key(_SEED), *self.rows.first())
+        self.arrays = self.rows.block(0, 1, 1)
+        self.made_of = (model, fit.guide, self.rows.made_of)
+
+    def _take_some(self, fit: Fit, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Some rows in place of all, unless the model insists on all of them."""
+        some = Minibatches(args, kwargs, _MOST_ROWS, _SEED)
+        # A plate of all data gets these rows, any other all of its own.
+        of_some = all_rows(first_rows(model, self.num_rows))
+
+        def run(args, kwargs, key, params) -> None:
+            trace_of(of_some, args, kwargs, key=key, values=params)
+
+        try:
+            look(run, *some.first(), random.key(_SEED), self.params)
+        except ValueError:
+            return
+        self.rows, self.num_seen, self.model = some, _MOST_ROWS, of_some
+        self.guide = all_rows(first_rows(fit.guide, self.num_rows))
+
+    def traces(self, key, params, arrays) -> tuple[dict, dict]:
+        """Of the guide, and of the model with its q(v) in force."""
+        args, kwargs = self.rows.at(arrays, 0)
+        key_guide, key_model = random.split(key)
+        guide_trace = trace_of(self.guide, args, kwargs, key=key_guide, values=params)
+        run = {"key": key_model, "values": params, "guide_trace": guide_trace}
+        return guide_trace, trace_of(self.model, args, kwargs, **run)
+
+    def data(self) -> Data:
+        """What there is to know."""
+
+        def facts(params, arrays, key) -> Data:
+            key_trace, key_weights = random.split(key)
+            guide_trace, model_trace = self.traces(key_trace, params, arrays)
+            return self._facts(key_weights, guide_trace, model_trace)
+
+        made_of = ("facts of a fit", *self.made_of)
+        run = (self.params, self.arrays, random.key(_SEED))
+        data = call(facts, made_of, *run, runs_once=True)
+        data = jax.tree.map(_on_the_host, data)
+        if data.is_point:
+            return data
+        log_weights, cdf = self._weights_of_everything()
+        if data.is_deep or self.num_seen < self.num_rows:
+            log_weights = log_weights[:0]
+        return data._replace(log_weights=log_weights, cdf=cdf)
+
+    def _facts(self, key, guide_trace: dict, model_trace: dict) -> Data:
+        require_data(model_trace)
+        exact, sites = marginalised(model_trace), model_trace.values()
+        is_deep = any(map(is_layer, sites))
+        is_point = all(
+            is_point_mass(site["fn"])
+            for name, site in guide_trace.items()
+            if site["type"] == "sample" and name not in exact
+        )
+        are_exact = all(
+            isinstance(site["value"], dist.Distribution)
+            for site in sites
+            if is_inducing(site)
+        )
+        log_weights = jnp.zeros(0)
+        if self.num_seen == self.num_rows and is_point and are_exact and not is_deep:
+            log_weights = weights_of(key, model_trace, _NUM_DRAWS)
+        observed = filter(None, map(expected_of, sites))
+        return Data(
+            num_rows=(self.num_seen, self.num_rows),
+            sites=sites_of(model_trace, self._scale(model_trace)),
+            inputs=inputs_of(model_trace),
+            moments=moments_of(model_trace),
+            is_deep=is_deep,
+            is_random=any(expected.key is not None for expected in observed),
+            is_point=is_point,
+            only_q=not any(s["type"] == "param" or _is_theta(s) for s in sites),
+            log_weights=log_weights,
+            cdf=_cdf(model_trace),
+        )
+
+    def _scale(self, model_trace: dict) -> float:
+        """How many data one row stands for, where no plate of the model says so."""
+        sizes = [s["args"][0] for s in model_trace.values() if s["type"] == "plate"]
+        if self.num_seen == self.num_rows or self.num_rows in sizes:
+            return 1.0
+        return self.num_rows / self.num_seen
+
+    def _weights_of_everything(self) -> tuple[np.ndarray, dict]:
+        """log p(y, v, θ) − log q(v, θ) of draws of the guide, and θ in its prior."""
+
+        def weigh(params, arrays, keys) -> Any:
+            args, kwargs = self.rows.at(arrays, 0)
+
+            def one(key):
+                key_guide, key_model = random.split(key)
+                run = {"key": key_guide, "values": params}
+                guide_trace = trace_of(self.guide, args, kwargs, **run)
+                drawn = {
+                    name: site["value"]
+                    for name, site in guide_trace.items()
+                    if site["type"] == "sample"
+                }
+                run = {"key": key_model, "values": {**params, **drawn}}
+                model_trace = trace_of(self.model, args, kwargs, **run)
+                log_weight = _log_density(model_trace) - _log_density(guide_trace)
+                return log_weight, _cdf(model_trace)
+
+            return jax.lax.map(one, keys, batch_size=_DRAWS_AT_A_TIME)
+
+        keys = random.split(random.key(_SEED), _NUM_DRAWS)
+        made_of = ("weights of a fit", *self.made_of)
+        run = (self.params, self.arrays, keys)
+        log_weights, cdf = call(weigh, made_of, *run, runs_once=True)
+        means = {name: np.mean(np.asarray(v), axis=0) for name, v in cdf.items()}
+        return np.asarray(log_weights, np.float64), means
+
+
+def _on_the_host(leaf: Any) -> Any:
+    value = np.asarray(leaf)
+    if np.issubdtype(value.dtype, np.floating):
+        return value.astype(np.float64)
+    return value
+
+
+def _log_density(sites: dict[str, dict]) -> Array:
+    total = jnp.zeros(())
+    for site in sites.values():
+        if site["type"] == "sample":
+            log_prob = site["fn"].log_prob(site["value"])
+            total += jnp.sum(scale_and_mask(log_prob, site["scale"]))
+    return total
+
+
+def _is_theta(site: dict) -> bool:
+    is_drawn = site["type"] == "sample" and not site["is_observed"]
+    return is_drawn and not is_inducing(site) and expected_of(site) is None
+
+
+def _cdf(model_trace: dict[str, dict]) -> dict[tuple[str, str], Array]:
+    """Prior probability of less than the value, by name and kind of support."""
+    found = {}
+    for name, site in model_trace.items():
+        if not _is_theta(site):
+            continue
+        prior = unwrapped(site["fn"])[0]
+        for kind, supports in _SUPPORTS.items():
+            if isinstance(prior.support, supports):
+                try:
+                    found[name, kind] = prior.cdf(site["value"])
+                except NotImplementedError:
+                    continue
+    return found

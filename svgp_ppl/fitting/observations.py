@@ -1,0 +1,291 @@
+"""What the ``observe`` sites of a model see of its processes, taken apart.
+
+The bound's first term is E = Σ_n E_{q(f_n)} log p(y_n | f_n), with latents ρ_n = b_n +
+Σ_t w_tn f_t(x_tn). Here are its parts, as arrays: the projections a and the weights w,
+the residuals k(x, x) − ‖a‖² of every process, and the derivatives of E with respect to
+the moments of ρ_n.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array
+from numpyro.distributions.util import scale_and_mask
+
+from svgp_ppl.diagnostics import Inputs, Moments, Site
+from svgp_ppl.expectations import (
+    GaussHermite,
+    closed_form_expectation,
+    num_components,
+    variational_expectation,
+)
+from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
+from svgp_ppl.kernels import Kernel, kernel_values
+from svgp_ppl.linalg import solve_lower, squared_distance
+from svgp_ppl.primitives import Expected, expected_of
+from svgp_ppl.variational import Block, is_coupled, project, simplified
+
+__all__ = ["inputs_of", "moments_of", "sites_of", "weights_of"]
+
+# Of so many rows all pairs are looked at, of more none.
+_MOST_PAIRED_ROWS = 1000
+_DRAWS_AT_A_TIME = 25
+_NODES = {2: 5, 3: 3}  # a component, of draws
+
+
+def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
+    """Derivatives of E at every ``observe`` site, times ``scale``."""
+    found = {}
+    for name, site in model_trace.items():
+        expected = expected_of(site)
+        if expected is None:
+            continue
+        marginal = expected.marginal()
+        value = _expectation_of(expected, site)
+        covariance = _covariance(marginal)
+        slopes = jax.grad(value, (1, 2))(marginal, marginal.mean, covariance)
+        if marginal.log_weights is not None:  # of a mixture the marginal is one of K
+            slopes = jax.tree.map(lambda slope: jnp.sum(slope, axis=0), slopes)
+        score, slope = (scale * each for each in slopes)
+        mask = unwrapped(site["fn"])[1]
+        found[name] = Site(
+            counts=jnp.broadcast_to(mask, (expected.latent.num_data,)),
+            score=score[:, None] if marginal.is_single else score,
+            curvature=-(slope + jnp.swapaxes(slope, -1, -2)),
+            unexplained=_given_v(expected.latent).covariance,
+        )
+    return found
+
+
+def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Callable:
+    """E of one site as a function of the moments of its latent."""
+    method = expected.method if method is None else method
+
+    def value(marginal, mean, covariance) -> Array:
+        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+        if marginal.is_single:
+            marginal = replace(marginal, mean=mean, variance=variance[..., 0])
+        else:
+            moments = {"mean": mean, "variance": variance, "covariance": covariance}
+            marginal = replace(marginal, **moments)
+        terms = variational_expectation(
+            expected.likelihood,
+            jnp.asarray(site["value"]),
+            marginal,
+            method=method,
+            key=expected.key,
+        )
+        mask = unwrapped(site["fn"])[1]
+        return jnp.sum(scale_and_mask(terms, site["scale"], mask))
+
+    return value
+
+
+def _covariance(marginal: Any) -> Array:
+    """Of the components at each datum, [.., N, Q, Q]."""
+    if marginal.covariance is not None:
+        return marginal.covariance
+    if marginal.is_single:
+        return marginal.variance[..., None, None]
+    return marginal.variance[..., None] * jnp.eye(marginal.variance.shape[-1])
+
+
+def _given_v(latent: Any) -> Any:
+    """The latent at v = 0: its mean is the offset b, its covariance the residual's."""
+
+    def closed(view):
+        process = view.process
+        outputs = () if process.num_outputs is None else (process.num_outputs,)
+        origin = jnp.zeros((*outputs, len(process.z)), process.z.dtype)
+        qv = dist.Delta(origin, event_dim=origin.ndim)
+        return replace(view, process=replace(process, qv=qv))
+
+    terms = tuple(
+        {(closed(view), p): weight for (view, p), weight in of_one.items()}
+        for of_one in latent.terms
+    )
+    return replace(latent, terms=terms)
+
+
+# --------------------------------------------------------------- processes at their x
+
+
+def inputs_of(model_trace: dict[str, dict]) -> dict[tuple[str, str, int], Inputs]:
+    """Every process at the inputs of every site and layer that sees it."""
+    found = {}
+    for name, site in model_trace.items():
+        expected = expected_of(site)
+        if expected is not None:
+            found |= _inputs_of_latent(name, expected.latent)
+        elif is_layer(site):
+            found |= _inputs_of_latent(name, site["infer"]["latent"])
+    return found
+
+
+def _inputs_of_latent(name: str, latent: Any) -> dict[tuple[str, str, int], Inputs]:
+    weights: dict[Any, Array] = {}
+    for q, terms in enumerate(latent.terms):
+        for (view, p), weight in terms.items():
+            shape = (view.process.num_outputs or 1, len(latent.terms), latent.num_data)
+            so_far = weights.get(view, jnp.zeros(shape, view.x.dtype))
+            weights[view] = so_far.at[p, q].set(weight)
+    found, seen = {}, []
+    for view, of_view in weights.items():
+        process = view.process
+        found[name, process.name, seen.count(process.name)] = _inputs(view, of_view)
+        seen.append(process.name)
+    return found
+
+
+def _inputs(view: Any, weights: Array) -> Inputs:
+    process, x = view.process, view.x
+    kernel, z = process.kernel, process.z
+    a = solve_lower(process.scale_tril, kernel(z, x))
+    prior = kernel.diagonal(x)
+    return Inputs(
+        a=a,
+        prior=prior,
+        residual=jnp.maximum(prior - jnp.sum(jnp.square(a), axis=0), 0.0),
+        weights=weights,
+        **_geometry(kernel, x, z),
+        values=kernel_values(kernel),
+    )
+
+
+def _geometry(kernel: Kernel, x: Array, z: Array) -> dict[str, Array]:
+    """Who is near to whom in the columns that the kernel sees, in units of their sd."""
+    rows, columns = jnp.arange(len(x)), kernel.select(x)
+    unit = jnp.maximum(jnp.std(columns, axis=0), jnp.finfo(x.dtype).tiny)
+    x_scaled, z_scaled = columns / unit, kernel.select(z) / unit
+    far = jnp.diag(jnp.full(len(z), jnp.inf, z.dtype))
+    to_others = jnp.min(squared_distance(z_scaled, z_scaled) + far, axis=1)
+    found = {
+        "distance": jnp.sqrt(jnp.min(squared_distance(x_scaled, z_scaled), axis=1)),
+        "spacing": jnp.sqrt(jnp.median(to_others)),
+    }
+    if len(x) > _MOST_PAIRED_ROWS:
+        one = jnp.ones_like(found["distance"])
+        return found | {"nearest": rows, "similarity": one, "spread": one[0]}
+    far = jnp.diag(jnp.full(len(x), jnp.inf, x.dtype))
+    nearest = jnp.argmin(squared_distance(x_scaled, x_scaled) + far, axis=1)
+    gram = kernel(x)
+    prior = jnp.diagonal(gram)
+    tiny = jnp.finfo(x.dtype).tiny
+    both = jnp.maximum(prior[:, None] + prior, tiny)
+    return found | {
+        "nearest": nearest,
+        "similarity": 2 * gram[rows, nearest] / both[rows, nearest],
+        "spread": jnp.max(1 - 2 * gram / both),
+    }
+
+
+# ---------------------------------------------------------------------- q(v), and draws
+
+
+def moments_of(
+    model_trace: dict[str, dict],
+) -> dict[tuple[str, str, str], Moments | None]:
+    """Moments of every Gaussian q(v), by process, family and name of the q(v).
+
+    None where it is none, with the family "other".
+    """
+    found = {}
+    for name, site in model_trace.items():
+        if not is_inducing(site):
+            continue
+        if not isinstance(site["value"], dist.Distribution):  # a point, or a draw
+            found[name, "other", name] = None
+            continue
+        qv = simplified(site["value"], site["fn"].event_shape)
+        group, base = name, qv
+        if isinstance(qv, Block):
+            group, base = qv.group, qv.joint
+        family = _family_of(qv, base)
+        moments = None
+        if family != "other":
+            eye = jnp.eye(site["fn"].event_shape[-1])
+            moments = Moments(*project(qv, eye))
+        found[name, family, group] = moments
+    return found
+
+
+def _family_of(qv: Any, base: Any) -> str:
+    match base:
+        case dist.Independent(base_dist=dist.Normal()):
+            return "diagonal"
+        case (
+            dist.MultivariateNormal()
+            | dist.Independent(base_dist=dist.MultivariateNormal())
+        ):
+            return "coupled" if is_coupled(qv) else "full"
+    return "other"
+
+
+def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
+    """log p(y, v | θ) − log q(v) of draws of v, [S].
+
+    Given v the latents are Gaussian, with the mean b + B v and the covariance that v
+    leaves: log p(y | v, θ) is E there, the log density that HMC sees.
+    """
+    draws, log_weights = _draws(key, model_trace, num_draws)
+    inputs = inputs_of(model_trace)
+
+    def log_likelihood(v: dict[str, Array]) -> Array:
+        total = jnp.zeros(())
+        for name, site in model_trace.items():
+            expected = expected_of(site)
+            if expected is None:
+                continue
+            start = _given_v(expected.latent).marginal()
+            shift = jnp.zeros((len(expected.latent.terms), expected.latent.num_data))
+            for (at, process, _), seen in inputs.items():
+                if at == name:
+                    values = v[process] @ seen.a
+                    shift += jnp.einsum("pqn,pn->qn", seen.weights, values)
+            shift = shift[0] if start.is_single else shift.T
+            value = _expectation_of(expected, site, _coarser(expected, site, start))
+            total += value(start, start.mean + shift, _covariance(start))
+        return total
+
+    batch = min(_DRAWS_AT_A_TIME, num_draws)
+    return log_weights + jax.lax.map(log_likelihood, draws, batch_size=batch)
+
+
+def _coarser(expected: Expected, site: dict, marginal: Any) -> Any:
+    """Fewer nodes in place of a tensor grid: given v, next to no variance is left."""
+    width = num_components(marginal)
+    if expected.method is not None or width not in _NODES:
+        return None
+    y = jnp.asarray(site["value"])
+    if closed_form_expectation(expected.likelihood, y, marginal) is not None:
+        return None
+    return GaussHermite(_NODES[width])
+
+
+def _draws(
+    key, model_trace: dict[str, dict], num_draws: int
+) -> tuple[dict[str, Array], Array]:
+    """Draws of v [S, P, M] by process, and log N(v; 0, I) − log q(v) of each, [S]."""
+    draws, joint_draws = {}, {}
+    log_weights = jnp.zeros(num_draws)
+    for name, site in model_trace.items():
+        if not is_inducing(site):
+            continue
+        shape = site["fn"].event_shape
+        qv = simplified(site["value"], shape)
+        group, base = (qv.group, qv.joint) if isinstance(qv, Block) else (name, qv)
+        if group not in joint_draws:
+            key, key_group = random.split(key)
+            joint_draws[group] = v = jnp.asarray(base.sample(key_group, (num_draws,)))
+            log_prior = dist.Normal().log_prob(v.reshape(num_draws, -1)).sum(axis=1)
+            log_weights += log_prior - base.log_prob(v)
+        v = joint_draws[group]
+        if isinstance(qv, Block):
+            v = v[:, qv.start : qv.start + qv.value.size]
+        draws[name] = v.reshape(num_draws, -1, shape[-1])
+    return draws, log_weights

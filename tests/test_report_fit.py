@@ -1,0 +1,453 @@
+"""Reports on fits: the numbers by a second route, and faults that are named.
+
+Most fits here are not fitted: the posterior of v is known in closed form where the
+likelihood is Gaussian, for any hyperparameters, good or bad.
+"""
+
+import re
+
+import arviz
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.svi import SVIState
+from scipy.special import logsumexp
+from scipy.stats import genpareto, multivariate_normal
+
+import svgp_ppl as gp
+from svgp_ppl.compilation import call
+from svgp_ppl.diagnostics import report
+from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours
+from svgp_ppl.diagnostics.gains import gains_of
+from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
+from svgp_ppl.diagnostics.trend import trend_of
+from svgp_ppl.fitting import fitted_of
+from svgp_ppl.handlers import set_up
+from tests.conftest import mostly_double
+from tests.models import projection
+from tests.test_compilation import compilations
+
+NO_STATE = SVIState(None, None, None)
+LONG = np.full(500, 40.0)  # the losses of a fit that has settled
+
+
+def made(model, guide, params, *args, losses=LONG, **kwargs):
+    """A fit with these parameters."""
+    guide = guide(model) if isinstance(guide, type) else guide
+    set_up(guide, random.key(0), args, kwargs)
+    params = {name: jnp.asarray(value, float) for name, value in params.items()}
+    return gp.Fit(params, losses, guide, NO_STATE, model=model)
+
+
+# ------------------------------------------------- one process, all of it an argument
+
+RNG = np.random.default_rng(0)
+X = np.sort(RNG.uniform(0.0, 6.0, 60))[:, None]
+SMOOTH = np.sin(X[:, 0]) + 0.2 * RNG.normal(size=60)
+PERIODS = np.sin(2 * np.pi * X[:, 0]) + 0.2 * RNG.normal(size=60)
+THETA = {"variance": 0.8, "lengthscale": 1.5, "noise": 0.2}
+
+
+def regression(x, y, z, theta):
+    kernel = gp.kernels.RBF(theta["variance"], theta["lengthscale"])
+    f = gp.sparse_gp("f", kernel, z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(theta["noise"]), f(x), obs=y)
+
+
+def grid(low, high, m):
+    return np.linspace(low, high, m)[:, None]
+
+
+def posterior(x, y, z, theta):
+    """Mean and covariance of v: S = (I + AᵀA/σ²)⁻¹, m = S Aᵀ y/σ²."""
+    a, _ = projection(x, z, theta["variance"], theta["lengthscale"])
+    covariance = np.linalg.inv(np.eye(len(z)) + a.T @ a / theta["noise"] ** 2)
+    return covariance @ a.T @ y / theta["noise"] ** 2, covariance
+
+
+def settled(y=SMOOTH, z=None, moved=None, **theta):
+    """A fit at the best q(v) of the hyperparameters, or at another, and its data."""
+    z, theta = grid(0.0, 6.0, 12) if z is None else z, {**THETA, **theta}
+    loc, covariance = posterior(X, y, z, theta) if moved is None else moved
+    params = {"auto_f_loc": loc, "auto_f_scale_tril": np.linalg.cholesky(covariance)}
+    arrays = {name: jnp.asarray(value) for name, value in theta.items()}
+    args = (X, y, z, arrays)
+    return made(regression, gp.AutoGaussian, params, *args), args
+
+
+def log_evidence(x, y, z, theta):
+    """log N(y; 0, AAᵀ + σ² I) − ½ Σ residual/σ² (Titsias 2009, eq. 9)."""
+    a, residual = projection(x, z, theta["variance"], theta["lengthscale"])
+    covariance = a @ a.T + theta["noise"] ** 2 * np.eye(len(x))
+    trace = 0.5 * np.sum(residual) / theta["noise"] ** 2
+    return multivariate_normal(cov=covariance).logpdf(y) - trace, trace
+
+
+def bound(fit, *args, num_particles=1):
+    loss = gp.MarginalELBO(num_particles).loss
+
+    def value(params, key, args):
+        return -loss(key, params, fit.model, fit.guide, *args)
+
+    made_of = ("a test's bound", fit.model, fit.guide, num_particles)
+    return float(call(value, made_of, fit.params, random.key(1), args, runs_once=True))
+
+
+def off(shift, factor):
+    loc, covariance = posterior(X, SMOOTH, grid(0.0, 6.0, 12), THETA)
+    return loc + shift, factor * covariance
+
+
+def test_what_a_better_q_gains():
+    # KL(q ‖ posterior) = log ∫ exp E(v) p(v) dv − bound, where E is quadratic.
+    fit, args = settled(moved=off(0.1, 1.3))
+    gains = gains_of(fitted_of(fit, *args).data)
+    best, _ = log_evidence(*args)
+    assert best - bound(fit, *args) > 1.0
+    np.testing.assert_allclose(gains.own, best - bound(fit, *args), rtol=1e-5)
+    assert abs(gains.family) < 1e-9 and gains.understated == {"f": pytest.approx(1.0)}
+
+
+def test_weights_average_to_the_bound_and_to_the_evidence():
+    # E log w = the bound, log E w = log ∫ p(y | v) p(v) dv.
+    fit, args = settled(moved=off(0.01, 1.2))
+    log_weights = fitted_of(fit, *args).data.log_weights
+    error = np.std(log_weights) / np.sqrt(len(log_weights))
+    assert abs(np.mean(log_weights) - bound(fit, *args)) < 5 * error
+    best, _ = log_evidence(*args)
+    average = logsumexp(log_weights) - np.log(len(log_weights))
+    assert abs(average - best) < 0.1 < np.std(log_weights)
+
+
+def test_the_trace_term():
+    fit, args = settled(z=grid(0.0, 6.0, 5), lengthscale=0.9)
+    site = fitted_of(fit, *args).data.sites["y"]
+    np.testing.assert_allclose(site.curvature.ravel(), 1 / 0.2**2)
+    _, trace = log_evidence(*args)
+    assert trace > 3.0
+    assert f"costs {trace:.3g} nats" in str(report(fit, *args))
+
+
+ADAPTED = {"lengthscale": 2.5, "noise": 0.75, "variance": 0.3}
+BAD = {
+    "z far away": (lambda: settled(z=grid(100.0, 106.0, 12)), "'f' explain 0%.* away"),
+    "z at one half": (lambda: settled(z=grid(0.0, 2.5, 12)), "at 17% of the rows.* aw"),
+    "M = 5 for six periods": (
+        lambda: settled(PERIODS, grid(0.0, 6.0, 5), lengthscale=0.25),
+        "M = 5 are too few for lengthscale = 0.25, variance = 0.8",
+    ),
+    "M = 5, explained as noise": (
+        lambda: settled(PERIODS, grid(0.0, 6.0, 5), **ADAPTED),
+        "leaves over at site 'y' is not noise.* more inducing inputs than M = 5",
+    ),
+    "tiny lengthscale": (lambda: settled(lengthscale=1e-3), "next to white noise"),
+    "huge lengthscale": (lambda: settled(lengthscale=300.0), "next to constant"),
+    "q(v) where it starts": (
+        lambda: settled(moved=(np.zeros(12), np.eye(12))),
+        r"q\(v\) is \d+ nats below the best one of its family",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_fault_is_named(name):
+    make, words = BAD[name]
+    fit, args = make()
+    text = str(report(fit, *args))
+    assert re.search(words, text, re.DOTALL), text
+    assert "Nothing wrong" not in text
+
+
+@mostly_double
+def test_there_is_no_false_alarm(precision):
+    for y, options in (
+        (SMOOTH, {}),
+        (PERIODS, {"z": grid(0.0, 6.0, 30), "lengthscale": 0.3}),
+    ):
+        fit, args = settled(y, **options)
+        found = report(fit, *args)
+        assert found.is_healthy, str(found)
+        assert (
+            "500 steps, bound -40.000 nats; 60 rows; all weights alike."
+            in found.summary
+        )
+
+
+def test_a_second_report_compiles_nothing():
+    fit, args = settled()
+    report(fit, *args)
+    other, its_args = settled(PERIODS, lengthscale=0.7)
+    other = gp.Fit(other.params, LONG, fit.guide, NO_STATE, model=regression)
+    _, number = compilations(lambda: report(other, *its_args).summary)
+    assert number == 0
+
+
+# --------------------------------------------------------------------- families of q(v)
+
+X2 = RNG.uniform(-3.0, 3.0, size=(80, 2))
+Y2 = np.sin(X2[:, 0]) + np.cos(2 * X2[:, 1]) + 0.5 * RNG.normal(size=80)
+Z2 = grid(-3.0, 3.0, 8)
+
+
+def additive(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(0.5, 1.0), Z2)
+    g = gp.sparse_gp("g", gp.kernels.RBF(0.5, 0.8), Z2)
+    with numpyro.plate("data", len(x)):
+        total = f(x[:, :1]) + g(x[:, 1:])
+        gp.observe("y", gp.likelihoods.Gaussian(0.5), total, obs=y)
+
+
+def of_the_sum():
+    """Means, precision of the coupled q(v), and its bound, by NumPy."""
+    parts = [
+        projection(X2[:, i : i + 1], Z2, 0.5, ell) for i, ell in ((0, 1), (1, 0.8))
+    ]
+    a = np.concatenate([part for part, _ in parts], axis=1)
+    precision = np.eye(16) + a.T @ a / 0.25
+    residual = parts[0][1] + parts[1][1]
+    evidence = multivariate_normal(cov=a @ a.T + 0.25 * np.eye(80)).logpdf(Y2)
+    loc = np.linalg.solve(precision, a.T @ Y2 / 0.25)
+    return loc, precision, evidence - 0.5 * np.sum(residual) / 0.25
+
+
+def best_of_family(family):
+    loc, precision, _ = of_the_sum()
+    if family == "coupled":
+        tril = np.linalg.cholesky(np.linalg.inv(precision))
+        params = {"auto_f_g_loc": loc, "auto_f_g_scale_tril": tril}
+        return made(additive, gp.AutoCoupled, params, X2, Y2)
+    params = {"auto_f_loc": loc[:8], "auto_g_loc": loc[8:]}
+    for name, own in (("f", slice(8)), ("g", slice(8, 16))):
+        block = precision[own, own]
+        if family == "diagonal":
+            params[f"auto_{name}_scale"] = 1 / np.sqrt(np.diagonal(block))
+        else:
+            tril = np.linalg.cholesky(np.linalg.inv(block))
+            params[f"auto_{name}_scale_tril"] = tril
+    return made(additive, gp.AutoGaussian(additive, family), params, X2, Y2)
+
+
+@pytest.mark.parametrize("family", ["coupled", "full", "diagonal"])
+def test_the_family_of_q(family):
+    fit = best_of_family(family)
+    gains, found = gains_of(fitted_of(fit, X2, Y2).data), report(fit, X2, Y2)
+    _, precision, best = of_the_sum()
+    np.testing.assert_allclose(gains.family, best - bound(fit, X2, Y2), atol=1e-4)
+    assert abs(gains.own) < 1e-4
+    if family == "coupled":
+        assert found.is_healthy, str(found)
+        return
+    price, sd = f"{gains.family:.3g}", gains.understated
+    assert re.search(
+        rf"independent .* {price} nats.*AutoCoupled", str(found), re.DOTALL
+    )
+    assert len(found.findings) == 1 and min(sd.values()) > 1.25
+    if family == "full":  # the posterior variance of f at the data, against its block's
+        a, residual = projection(X2[:, :1], Z2, 0.5, 1)
+        whole, block = (
+            np.linalg.inv(precision)[:8, :8],
+            np.linalg.inv(precision[:8, :8]),
+        )
+        variances = [residual + np.sum(a * (a @ c), axis=1) for c in (whole, block)]
+        ratio = np.sqrt(np.mean(variances[0]) / np.mean(variances[1]))
+        np.testing.assert_allclose(sd["f"], ratio, rtol=1e-4)
+
+
+# ------------------------------------------------------------------- everything unknown
+
+
+def unknown(x, y=None):
+    variance = numpyro.sample("variance", dist.Gamma(2.0, 2.0))
+    lengthscale = numpyro.sample("lengthscale", dist.Uniform(0.5, 3.0))
+    kernel = gp.kernels.RBF(variance, lengthscale)
+    f = gp.sparse_gp("f", kernel, numpyro.param("z", grid(0.0, 6.0, 8)))
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.2), f(x), obs=y)
+
+
+@pytest.fixture(scope="module")
+def three_steps():
+    with jax.enable_x64(True):
+        return gp.fit(random.key(0), unknown, X, SMOOTH, num_steps=3, progress=False)
+
+
+def test_three_steps_are_too_few(three_steps):
+    found = report(three_steps, X, SMOOTH)
+    assert found.findings[0].what.startswith("3 steps are too few to tell")
+    assert re.search(r"q\(v\) is \d+ nats below", found.findings[1].what)
+    assert repr(three_steps).endswith("\n  " + found.findings[0].what)
+
+
+def test_without_data_the_losses_are_judged(three_steps):
+    found = report(three_steps)
+    assert len(found.findings) == 1 and "report(fit, x, y), add" in found.summary
+
+
+def test_edges_of_priors(three_steps):
+    z = grid(0.0, 6.0, 8)
+    theta = {"variance": 1e-4, "lengthscale": 2.99, "noise": 0.2}
+    loc, covariance = posterior(X, SMOOTH, z, theta)
+    params = {
+        "auto_f_loc": loc,
+        "auto_f_scale_tril": np.linalg.cholesky(covariance),
+        "variance_auto_loc": 1e-4,
+        "lengthscale_auto_loc": 2.99,
+        "z": z,
+    }
+    fit = made(unknown, three_steps.guide, params, X, SMOOTH)
+    text = str(report(fit, X, SMOOTH))
+    assert "'variance' is at the lower edge of its prior, which has 2e-08 of" in text
+    assert "'lengthscale' is at the upper edge of its prior, which has 0.004 " in text
+
+
+def test_weights_of_drawn_hyperparameters():
+    # Their mean is the bound, as above, with v and θ drawn.
+    guide = gp.AutoGaussian(unknown, rest=AutoNormal)
+    params = {"auto_f_loc": np.zeros(8), "auto_f_scale_tril": 0.2 * np.eye(8)}
+    for name in ("variance", "lengthscale"):
+        params |= {f"{name}_auto_loc": 0.1, f"{name}_auto_scale": 0.1}
+    fit = made(unknown, guide, params | {"z": grid(0.0, 6.0, 8)}, X, SMOOTH)
+    data = fitted_of(fit, X, SMOOTH).data
+    error = np.std(data.log_weights) / np.sqrt(len(data.log_weights))
+    value = bound(fit, X, SMOOTH, num_particles=500)
+    assert abs(np.mean(data.log_weights) - value) < 6 * error
+    assert 0 < data.cdf["variance", "positive"] < 1 and not data.is_point
+
+
+# --------------------------------------------------------------- many rows, deep models
+
+
+def test_many_rows_are_represented_by_some():
+    x = np.sort(np.random.default_rng(1).uniform(0.0, 6.0, 1500))[:, None]
+    y = np.sin(x[:, 0]) + 0.2 * np.random.default_rng(2).normal(size=1500)
+    z = grid(0.0, 6.0, 12)
+    loc, covariance = posterior(x, y, z, THETA)
+    params = {"auto_f_loc": loc, "auto_f_scale_tril": np.linalg.cholesky(covariance)}
+
+    def in_batches(x, y, z, theta):
+        kernel = gp.kernels.RBF(theta["variance"], theta["lengthscale"])
+        f = gp.sparse_gp("f", kernel, z)
+        with numpyro.plate("data", 1500, subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(theta["noise"]), f(x), obs=y)
+
+    args = (x, y, z, {name: jnp.asarray(value) for name, value in THETA.items()})
+    for model in (regression, in_batches):
+        fit = made(model, gp.AutoGaussian, params, *args)
+        found = report(fit, *args)
+        assert found.is_healthy, str(found)
+        assert found.summary.endswith("; 1500 rows, 1000 of them seen.")
+        curvature = fitted_of(fit, *args).data.sites["y"].curvature
+        np.testing.assert_allclose(curvature, 1.5 / 0.2**2)
+
+
+def test_layers_of_a_deep_model():
+    def deep(x, y=None):
+        inner = gp.sparse_gp("inner", gp.kernels.RBF(1.0, 1.0), grid(0.0, 2.0, 4))
+        h = gp.propagate("h", inner(x))
+        outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 2.0), grid(-3.0, 3.0, 8))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.2), outer(h), obs=y)
+
+    params = {
+        f"auto_{name}_{what}": value
+        for name, m in (("inner", 4), ("outer", 8))
+        for what, value in (("loc", np.zeros(m)), ("scale_tril", 0.1 * np.eye(m)))
+    }
+    fit = made(deep, gp.AutoDeep, params, X, SMOOTH)
+    data = fitted_of(fit, X, SMOOTH).data
+    assert data.is_deep and gains_of(data) is None and len(data.log_weights) == 0
+    assert set(data.inputs) == {("h", "inner", 0), ("y", "outer", 0)}
+    text = str(report(fit, X, SMOOTH))
+    assert re.search("'inner' explain .* lie away from z", text), text
+    assert "'outer' explain" not in text
+
+
+# -------------------------------------------------------------------------- statistics
+
+
+def autoregressive(rng, rho, size):
+    noise = rng.normal(size=size)
+    for t in range(1, size):
+        noise[t] += rho * noise[t - 1]
+    return noise
+
+
+def test_a_trend_is_told_from_noise():
+    # 3 standard errors: 0.3% of independent errors; four times as many are allowed.
+    rng, alarms = np.random.default_rng(3), 0
+    for _ in range(200):
+        losses = 100 + 20 * autoregressive(rng, 0.5, 2000)
+        alarms += trend_of(losses).further > 0
+    assert alarms <= 6
+    steps = np.arange(2000)
+    rising = -0.05 * steps + autoregressive(rng, 0.5, 2000)
+    found = trend_of(rising)
+    assert abs(found.rise - 0.05 * 199) < 4 * found.error < 4
+    assert found.further == pytest.approx(3 * found.rise, rel=0.3)
+    # A bound that decays like exp(−t/τ) has as much to gain as it says.
+    tau = 200 / np.log(2)
+    found = trend_of(1000 * np.exp(-steps / tau))
+    np.testing.assert_allclose(found.further, 1000 * np.exp(-2000 / tau), rtol=0.02)
+
+
+def test_a_bound_that_was_higher():
+    losses = np.r_[np.linspace(100, 10, 400), np.full(100, 10.0), np.full(500, 60.0)]
+    assert trend_of(losses).lost == pytest.approx(50.0)
+    text = str(report(gp.Fit({}, losses, unknown, NO_STATE)))
+    assert re.search(r"The bound is 50 nats below where it has been", text), text
+    assert trend_of(losses[:500]).lost == 0.0
+
+
+def test_scores_of_neighbours():
+    rng = np.random.default_rng(4)
+    x = np.sort(rng.uniform(size=150))
+    gap = np.abs(x[:, None] - x) + np.diag(np.full(150, np.inf))
+    nearest, rows = np.argmin(gap, axis=1), np.arange(150)
+    null = [_of_neighbours(rng.normal(size=150), nearest, rows)[0] for _ in range(400)]
+    assert abs(np.mean(null)) < 5 / 20 and 0.85 < np.std(null) < 1.15
+    statistic, correlation = _of_neighbours(np.sin(20 * x), nearest, rows)
+    assert statistic > 6 and correlation > 0.9
+
+
+def test_pareto_shape_is_that_of_others():
+    rng = np.random.default_rng(5)
+    for k in (-0.2, 0.3, 0.9):
+        log_weights = np.log(genpareto.rvs(k, size=4000, random_state=rng) + 1)
+        assert abs(pareto_shape(log_weights) - k) < 0.25
+        if hasattr(arviz, "psislw"):  # before version 1.0
+            shape = float(arviz.psislw(log_weights)[1])
+            np.testing.assert_allclose(pareto_shape(log_weights), shape, rtol=1e-6)
+    assert pareto_shape(1e-9 * rng.normal(size=1000)) == -np.inf
+    assert good_shape(1000) == pytest.approx(2 / 3) and good_shape(10**6) == 0.7
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_draws_have_no_arguments():
+    with pytest.raises(ValueError, match="a fit only"):
+        report({"x": np.zeros((4, 100))}, X)
+
+
+def test_a_fit_has_to_know_its_model_and_its_data(three_steps, tmp_path):
+    three_steps.save(tmp_path / "fit.npz")
+
+    def by_hand(x, y=None):
+        return three_steps.guide(x, y)
+
+    loaded = gp.Fit.load(tmp_path / "fit.npz", by_hand)
+    with pytest.raises(ValueError, match=r"load\(path, guide, model\)"):
+        report(loaded, X, SMOOTH)
+    with pytest.raises(ValueError, match="'y' has no data"):
+        report(three_steps, X)
+    for of in (three_steps.guide, by_hand):
+        loaded = gp.Fit.load(tmp_path / "fit.npz", of, unknown)
+        assert "3 steps are too few" in str(report(loaded, X, SMOOTH))
+    loaded = gp.Fit.load(tmp_path / "fit.npz", three_steps.guide)
+    assert "3 steps are too few" in str(report(loaded, X, SMOOTH))
