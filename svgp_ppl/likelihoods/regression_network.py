@@ -20,18 +20,30 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import (
+    highest_peaks,
+    log_average_by_trapezoid,
+)
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
-    log_average_by_trapezoid,
     log_predictive_density,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.values import Value, require_components
-from svgp_ppl.linalg import floored_sqrt, small_product
+from svgp_ppl.linalg import (
+    floored_sqrt,
+    safe_sqrt,
+    small_cholesky,
+    small_product,
+    small_solve_lower,
+)
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["GPRN"]
+
+# Modes of the density of one node that get a grid of their own, besides two.
+_NUM_PEAKS = 3
 
 
 @jax.tree_util.register_dataclass
@@ -179,18 +191,85 @@ def _(likelihood: GPRN, marginal: Marginal):
 
 @closed_form_log_predictive.register
 def _(likelihood: GPRN, y, marginal: Marginal):
-    if marginal.covariance is not None:
-        return None
-    # p(y|f) = Π_p N(y_p; m_pᵀ f, fᵀ V_p f + s_p²)
-    m_f, m_w = likelihood.split(marginal.mean)
-    v_f, v_w = likelihood.split(marginal.variance)
+    given = _given_nodes(likelihood, marginal)
+    q = likelihood.num_nodes
+    ones = jnp.ones_like(marginal.mean[..., :q])
+    if q > 1:
+        return log_predictive_density(given, y, Marginal(0.0 * ones, ones))
+    single = Marginal(0.0 * ones[..., 0], ones[..., 0])
+    starts = highest_peaks(given, y, single, _NUM_PEAKS)
+    return log_average_by_trapezoid(given, y, single, jax.lax.stop_gradient(starts))
 
-    def given_nodes(f):
-        noise = jnp.square(likelihood.scale)
-        variance = small_product(v_w, jnp.square(f)) + noise
-        return dist.Normal(small_product(m_w, f), floored_sqrt(variance)).to_event(1)
 
-    if likelihood.num_nodes == 1:
-        single = Marginal(m_f[..., 0], v_f[..., 0])
-        return log_average_by_trapezoid(lambda f: given_nodes(f[..., None]), y, single)
-    return log_predictive_density(given_nodes, y, Marginal(m_f, v_f))
+@dataclass(frozen=True)
+class _GivenNodes:
+    """e -> p(y | f = m + F e), e standard normal, with the weights integrated out.
+
+    (f, W) has the covariance factor [[F, 0], [A, C]]. Given e the weights are Gaussian
+    with mean M + A e and covariance C Cᵀ, and so is y = W f + noise.
+    """
+
+    nodes: Array  # m [.., N, Q]
+    of_nodes: Array  # F [.., N, Q, Q]
+    weights: Array  # M [.., N, P, Q]
+    slope: Array | None  # A [.., N, P, Q, Q]
+    rest: Array  # C [.., N, P, Q, P Q]; without correlations C² summed, [.., N, P, Q]
+    scale: Array
+
+    def __call__(self, e: Array) -> "_Normal | dist.Distribution":
+        # A latent of one component has no axis for it.
+        e = e[..., None] if self.nodes.shape[-1] == 1 else e
+        f = self.nodes + small_product(self.of_nodes, e)
+        if self.slope is None:
+            variance = small_product(self.rest, jnp.square(f)) + jnp.square(self.scale)
+            mean = small_product(self.weights, f)
+            return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+        weights = self.weights + small_product(self.slope, e[..., None, :])
+        spread = sum(
+            self.rest[..., q, :] * f[..., None, q : q + 1] for q in range(f.shape[-1])
+        )
+        covariance = _product("...pj,...rj->...pr", spread, spread)
+        noise = jnp.square(jnp.broadcast_to(self.scale, (spread.shape[-2],)))
+        factor = small_cholesky(covariance + jnp.diag(noise))
+        return _Normal(small_product(weights, f), factor)
+
+
+class _Normal(NamedTuple):
+    """N(mean [.., P], factor factorᵀ), for many small factors."""
+
+    mean: Array
+    factor: Array
+
+    def log_prob(self, y) -> Array:
+        z = small_solve_lower(self.factor, y - self.mean)
+        pivots = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+        terms = jnp.log(pivots) + 0.5 * (jnp.square(z) + jnp.log(2.0 * jnp.pi))
+        return -jnp.sum(terms, axis=-1)
+
+
+def _given_nodes(likelihood: GPRN, marginal: Marginal) -> _GivenNodes:
+    q, p = likelihood.num_nodes, likelihood.num_outputs
+    nodes, weights = likelihood.split(marginal.mean)
+    scale = jnp.asarray(likelihood.scale, marginal.mean.dtype)
+    if marginal.covariance is None:
+        of_nodes, rest = likelihood.split(marginal.variance)
+        factor = safe_sqrt(of_nodes)[..., None] * jnp.eye(q, dtype=scale.dtype)
+        return _GivenNodes(nodes, factor, weights, None, rest, scale)
+    factor = small_cholesky(marginal.covariance)
+    batch = marginal.mean.shape[:-1]
+    slope = factor[..., q:, :q].reshape(*batch, p, q, q)
+    rest = factor[..., q:, q:].reshape(*batch, p, q, p * q)
+    return _GivenNodes(nodes, factor[..., :q, :q], weights, slope, rest, scale)
+
+
+@nearest_singularity.register
+def _(likelihood: _GivenNodes, y):
+    # One node: log det(f² C Cᵀ + scale²) is infinite at f = ± i scale / |C|.
+    sd = floored_sqrt(jnp.square(likelihood.of_nodes[..., 0, 0]))
+    rest = (
+        likelihood.rest[..., 0]
+        if likelihood.slope is None
+        else (jnp.sum(jnp.square(likelihood.rest[..., 0, :]), axis=-1))
+    )
+    width = jnp.min(likelihood.scale / floored_sqrt(rest), axis=-1)
+    return -likelihood.nodes[..., 0] / sd, width / sd

@@ -11,6 +11,7 @@ from svgp_ppl.linalg.factors import (
     single_threaded_lapack,
     small_cholesky,
     small_product,
+    small_solve_lower,
     solve_lower,
     solve_lower_transposed,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "single_threaded_lapack",
     "small_cholesky",
     "small_product",
+    "small_solve_lower",
     "solve_lower",
     "solve_lower_transposed",
     "squared_distance",
