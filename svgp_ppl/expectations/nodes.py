@@ -81,7 +81,7 @@ class Trapezoid:
     likelihood.
     """
 
-    num_nodes: int = 64
+    num_nodes: int = 48
 
 
 Method = ClosedForm | GaussHermite | MonteCarlo | QuasiMonteCarlo | Trapezoid

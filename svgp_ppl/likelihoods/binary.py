@@ -16,6 +16,7 @@ from svgp_ppl.expectations.predictive import (
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
+from svgp_ppl.likelihoods.probit import NEAREST_ZERO, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal
@@ -47,17 +48,15 @@ class Bernoulli:
 
 @closed_form_expectation.register
 def _(likelihood: Bernoulli, y, marginal: Marginal):
-    if likelihood.link == "probit":
-        return None
     sign = jnp.where(y == 1, 1.0, -1.0).astype(marginal.mean.dtype)
-    return mean_log_sigmoid(sign * marginal.mean, marginal.variance)
+    mean_log = mean_log_sigmoid if likelihood.link == "logit" else mean_log_ndtr
+    return mean_log(sign * marginal.mean, marginal.variance)
 
 
 @nearest_singularity.register
 def _(likelihood: Bernoulli, y):
-    # σ(f) is infinite at f = ± i π; Φ(f) is zero at −1.9 ± 2.8 i first, and then ever
-    # further from the real line.
-    return 0.0, jnp.pi if likelihood.link == "logit" else 2.0
+    # σ(f) is infinite at f = ± i π.
+    return (0.0, jnp.pi) if likelihood.link == "logit" else NEAREST_ZERO
 
 
 @closed_form_log_predictive.register

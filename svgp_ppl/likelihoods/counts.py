@@ -9,7 +9,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.log_average import log_average_by_trapezoid
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
@@ -65,6 +65,13 @@ def _(likelihood: Poisson, y, marginal: Marginal):
     # y (m + log e) − e exp(m + v/2) − log y!
     rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
     return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
+
+
+@nearest_singularity.register
+def _(likelihood: Poisson, y):
+    # log p has none, but exp(−exposure · e^f) is a step: it stops to fall where
+    # exposure · e^f is negative, at f = −log(exposure) ± i π/2.
+    return -jnp.log(likelihood.exposure), 0.5 * jnp.pi
 
 
 @closed_form_log_predictive.register

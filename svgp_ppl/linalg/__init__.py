@@ -11,7 +11,6 @@ from svgp_ppl.linalg.factors import (
     single_threaded_lapack,
     small_cholesky,
     small_product,
-    small_solve_lower,
     solve_lower,
     solve_lower_transposed,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "single_threaded_lapack",
     "small_cholesky",
     "small_product",
-    "small_solve_lower",
     "solve_lower",
     "solve_lower_transposed",
     "squared_distance",

@@ -19,7 +19,6 @@ __all__ = [
     "single_threaded_lapack",
     "small_cholesky",
     "small_product",
-    "small_solve_lower",
     "solve_lower",
     "solve_lower_transposed",
 ]
@@ -131,19 +130,6 @@ def small_cholesky(covariance: Float[Array, "*batch Q Q"]) -> Array:
         columns.append(column)
         rest = rest - column[..., :, None] * column[..., None, :]
     return jnp.stack(columns, axis=-1)
-
-
-def small_solve_lower(
-    factor: Float[Array, "*batch Q Q"], b: Float[Array, "*batch Q"]
-) -> Array:
-    """L⁻¹ b for many small lower triangular L, [*batch, Q]."""
-    solved: list[Array] = []
-    for q in range(factor.shape[-1]):
-        rest = b[..., q]
-        for r, value in enumerate(solved):
-            rest = rest - factor[..., q, r] * value
-        solved.append(rest / factor[..., q, q])
-    return jnp.stack(solved, axis=-1)
 
 
 def small_product(
