@@ -141,8 +141,8 @@ def observe(
         latent: What ``f(x)`` returns, or an affine combination of such.
         obs: Data y, [N] (and event axes); None to draw them.
         method: How the expectation is computed: None for the default, or
-            ``ClosedForm``, ``GaussHermite``, ``QuasiMonteCarlo``, ``MonteCarlo`` of
-            ``svgp_ppl.expectations``.
+            ``ClosedForm``, ``Trapezoid``, ``GaussHermite``, ``QuasiMonteCarlo``,
+            ``MonteCarlo`` of ``svgp_ppl.expectations``.
         chunk_size: Project so many data at a time, for O(chunk · M) memory.
 
     Returns:

@@ -89,7 +89,7 @@ class AdditiveNoiseBernoulli:
 
       It is at most E_{q(f)} log p(y|f) (Jensen), and equal to it for a = 0. When v is
       known exactly, as under a sampler, it is this augmented bound still, and not
-      log p(y|f). ``observe(method=GaussHermite())`` gives the larger expectation, with
+      log p(y|f). ``observe(method=Trapezoid())`` gives the larger expectation, with
       the noise inside the logarithm: for a > 0 only, a step has no useful derivative.
     - *Prediction*, draws and ``__call__`` are exact (equation 9):
       P(y = 1 | f) = δ + (1 − 2δ) Φ(f/√a), E P(y = 1 | f) = δ + (1 − 2δ) Φ(m/√(a + v)).
