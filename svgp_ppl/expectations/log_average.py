@@ -111,8 +111,7 @@ def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
     def log_likelihood(e):
         return likelihood(marginal.mean + sd * e).log_prob(y)
 
-    centre, precision = _modes(log_likelihood, sd, starts)
-    scale = 1.0 / jnp.sqrt(precision)
+    centre, scale = _modes(log_likelihood, sd, starts)
     singularity = nearest_singularity(likelihood, y)
     if singularity is None:
         return centre, scale
@@ -125,7 +124,7 @@ def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
 def _modes(
     log_likelihood: Callable, sd: Array, starts: Array | None
 ) -> tuple[Array, Array]:
-    """Modes of −e²/2 + ℓ(e), and −(second derivative) there, at least 1; [C, ..].
+    """Modes of −e²/2 + ℓ(e), and the scales of their curvature, at most 1; [C, ..].
 
     Climbed from the middle of the marginal, from the maximum of the likelihood (often
     to the same mode) and from ``starts``. Newton's method on each datum at once, with
@@ -143,8 +142,12 @@ def _modes(
     begin = jnp.stack([jnp.zeros_like(best), best])
     begin = begin if starts is None else jnp.concatenate([begin, starts])
     centre = climb(objective, newton, begin)
-    _, curvature = _derivatives(objective, centre)
-    return centre, jnp.maximum(jnp.nan_to_num(-curvature, nan=1.0), 1.0)
+    slope, curvature = _derivatives(objective, centre)
+    precision = jnp.maximum(jnp.nan_to_num(-curvature, nan=1.0), 1.0)
+    # A climb that has not arrived may end where the curvature is absurd: its grid is
+    # not finer than the step that was left to do.
+    left = jnp.nan_to_num(jnp.abs(slope) / precision)
+    return centre, jnp.maximum(1.0 / jnp.sqrt(precision), jnp.minimum(left, 1.0))
 
 
 def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
