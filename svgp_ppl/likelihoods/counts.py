@@ -56,7 +56,7 @@ class _LogPoisson(dist.Poisson):
         super().__init__(jnp.exp(jnp.minimum(log_rate, highest)))
 
     def log_prob(self, value, intermediates=None):
-        count = jnp.asarray(value, self.rate.dtype)
+        count = jnp.asarray(value, jnp.result_type(self.log_rate, float))
         return count * self.log_rate - self.rate - gammaln(count + 1.0)
 
 

@@ -39,4 +39,7 @@ def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     value = log_ndtr(f)
     hazard = jnp.exp(-0.5 * jnp.square(f) - value) / (2.0 * jnp.pi) ** 0.5
     bend = -0.5 * hazard * (hazard + f)
-    return tuple(jnp.sum(weights * each, axis=0) for each in (value, hazard, bend))
+    value, hazard, bend = (
+        jnp.sum(weights * each, axis=0) for each in (value, hazard, bend)
+    )
+    return value, hazard, bend
