@@ -166,8 +166,8 @@ def observe(
             not count: not in a fit, a log density or the log likelihood. Draws and
             predictions are made everywhere.
         method: How the expectation is computed: None for the default, or
-            ``ClosedForm``, ``GaussHermite``, ``QuasiMonteCarlo``, ``MonteCarlo`` of
-            ``svgp_ppl.expectations``.
+            ``ClosedForm``, ``Trapezoid``, ``GaussHermite``, ``QuasiMonteCarlo``,
+            ``MonteCarlo`` of ``svgp_ppl.expectations``.
         chunk_size: Project so many data at a time, for O(chunk · M) memory.
 
     Returns:

@@ -41,9 +41,18 @@ CASES = {
         R["y_bernoulli"],
         expectations.GaussHermite(20),
     ),
-    "bernoulli_logit": (lk.Bernoulli("logit"), R["y_bernoulli"], None),
+    # Theirs are 20 nodes, 6e-8 (logit) and 0.095 nats (Student-t) from the expectation.
+    "bernoulli_logit": (
+        lk.Bernoulli("logit"),
+        R["y_bernoulli"],
+        expectations.GaussHermite(20),
+    ),
     "poisson": (lk.Poisson(), R["y_poisson"], None),
-    "studentt": (lk.StudentT(4.0, 0.3), R["y_gaussian"], None),
+    "studentt": (
+        lk.StudentT(4.0, 0.3),
+        R["y_gaussian"],
+        expectations.GaussHermite(20),
+    ),
 }
 GUIDES = {
     "full": lambda: dist.MultivariateNormal(R["q_mean"], scale_tril=R["q_scale_tril"]),

@@ -2,6 +2,7 @@
 
 ``variational``  E_q log p(y|f), the variational expectation
 ``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
+``trapezoid``    a rule for one component that bends within a wide marginal
 ``nodes``        quadrature nodes and draws, and the choice between them
 """
 
@@ -11,6 +12,7 @@ from svgp_ppl.expectations.nodes import (
     Method,
     MonteCarlo,
     QuasiMonteCarlo,
+    Trapezoid,
     average,
     default_method,
     hermite_grid,
@@ -27,6 +29,7 @@ from svgp_ppl.expectations.predictive import (
     predictive_mean_and_variance,
     predictive_probabilities,
 )
+from svgp_ppl.expectations.trapezoid import average_about, nearest_singularity
 from svgp_ppl.expectations.variational import (
     closed_form_expectation,
     variational_expectation,
@@ -38,7 +41,9 @@ __all__ = [
     "Method",
     "MonteCarlo",
     "QuasiMonteCarlo",
+    "Trapezoid",
     "average",
+    "average_about",
     "closed_form_expectation",
     "closed_form_log_predictive",
     "default_method",
@@ -46,6 +51,7 @@ __all__ = [
     "is_random",
     "log_average_by_trapezoid",
     "log_predictive_density",
+    "nearest_singularity",
     "normal_nodes",
     "num_components",
     "points",

@@ -1,8 +1,10 @@
 """Averages over a Gaussian by quadrature or by draws: methods, nodes and weights.
 
-Where a method is not named it is chosen by the number of components: one: Gauss–Hermite
-with 20 nodes; two or three: tensor Gauss–Hermite; more: randomised quasi-Monte Carlo
-over univariate standard normals (Dezfouli & Bonilla 2015, theorem 1).
+Where a method is not named it is chosen by the number of components: one: the
+trapezoidal rule for a likelihood that says where its logarithm bends
+(:func:`~svgp_ppl.expectations.trapezoid.nearest_singularity`), Gauss–Hermite with 20
+nodes for any other; two or three: tensor Gauss–Hermite; more: randomised quasi-Monte
+Carlo over univariate standard normals (Dezfouli & Bonilla 2015, theorem 1).
 """
 
 from collections.abc import Callable
@@ -25,6 +27,7 @@ __all__ = [
     "Method",
     "MonteCarlo",
     "QuasiMonteCarlo",
+    "Trapezoid",
     "average",
     "default_method",
     "hermite_grid",
@@ -68,11 +71,28 @@ class QuasiMonteCarlo:
     num_draws: int = 128
 
 
-Method = ClosedForm | GaussHermite | MonteCarlo | QuasiMonteCarlo
+@dataclass(frozen=True)
+class Trapezoid:
+    """The trapezoidal rule for one component, with nodes on two scales.
+
+    They lie evenly over the marginal, 8.5 standard deviations on either side, and
+    crowd about the nearest singularity of a likelihood that has one registered
+    (``nearest_singularity``), so that the marginal may be much wider than the
+    likelihood.
+    """
+
+    num_nodes: int = 48
+
+
+Method = ClosedForm | GaussHermite | MonteCarlo | QuasiMonteCarlo | Trapezoid
 
 # Tensor grids of 20 nodes cost 400 evaluations a datum for two components; 10 nodes
 # keep three components at 1000.
 _NODES_PER_COMPONENT = {1: 20, 2: 20, 3: 10}
+# Half-width of a trapezoidal rule in standard deviations: outside of it the Gaussian
+# density is below 1e-16, and with the square of the latent, a logarithm's growth at
+# most, 1e-14.
+REACH = 8.5
 
 
 def num_components(marginal: Marginal) -> int:
@@ -81,7 +101,7 @@ def num_components(marginal: Marginal) -> int:
 
 
 def default_method(num_components: int) -> Method:
-    """What is used for a likelihood without a closed form."""
+    """What is used for a likelihood without closed form or known singularity."""
     if num_components in _NODES_PER_COMPONENT:
         return GaussHermite(_NODES_PER_COMPONENT[num_components])
     return QuasiMonteCarlo()
@@ -140,6 +160,16 @@ def normal_nodes(
         case GaussHermite(num_nodes):
             nodes, weights = hermite_grid(num_nodes, num_components)
             return jnp.asarray(nodes), jnp.asarray(weights)
+        case Trapezoid(num_nodes):
+            if num_components > 1:
+                raise ValueError(
+                    "Trapezoid is a rule for one component, and this latent has "
+                    f"{num_components}; choose GaussHermite, QuasiMonteCarlo or "
+                    "MonteCarlo."
+                )
+            nodes = jnp.linspace(-REACH, REACH, num_nodes)
+            weights = jnp.exp(-0.5 * jnp.square(nodes))
+            return nodes[:, None], weights / jnp.sum(weights)
         case MonteCarlo(num_draws):
             key = random.key(0) if key is None else key
             nodes = random.normal(key, (num_draws, num_components))
@@ -155,8 +185,8 @@ def normal_nodes(
             nodes = ndtri(jnp.clip(uniform, edge, 1.0 - edge))
         case _:
             raise ValueError(
-                "method must be ClosedForm, GaussHermite, QuasiMonteCarlo or "
-                f"MonteCarlo of svgp_ppl.expectations, and not {method!r}."
+                "method must be ClosedForm, GaussHermite, Trapezoid, QuasiMonteCarlo "
+                f"or MonteCarlo of svgp_ppl.expectations, and not {method!r}."
             )
     return nodes, jnp.full(num_draws, 1.0 / num_draws)
 

@@ -2,8 +2,7 @@
 
 Fixed nodes fail here when the likelihood is narrower than the marginal (Gauss–Hermite
 with 20 nodes misses by up to 0.4 nats on a Student-t). The nodes therefore gather where
-the integrand is, at its modes and on the scale of its own curvature, as in adaptive
-Gauss–Hermite quadrature (Naylor & Smith 1982; Liu & Pierce 1994).
+the integrand is: see ``log_average``.
 """
 
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from svgp_ppl.expectations.log_average import climb, log_average_by_trapezoid
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
     average,
@@ -35,19 +35,6 @@ __all__ = [
     "predictive_probabilities",
 ]
 
-# Half-width, in standard deviations, outside of which a Gaussian holds 1e-22.
-_REACH = 10.0
-# Nodes about each centre. A likelihood 1e-4 times narrower than the marginal is met
-# with a spacing of 0.2 of its width; a logit under a variance of 1e3 (a step of width
-# 0.03 standard deviations) with 0.05 standard deviations: error 1e-5 nats.
-_NUM_NODES = 128
-# Exponent of the partition of unity between the two centres: the mass of a peak of
-# width s at distance d is seen by the other grid as (s/d)^3; the blending adds an error
-# of exp(−2π² / (4 · spacing)).
-_SHARPNESS = 4
-_NEWTON_STEPS = 25
-# The longest step towards the data, in standard deviations of the marginal.
-_LEAP = 1000.0
 # Quasi-Monte Carlo for four and more components, in blocks to bound the memory.
 _NUM_POINTS = 4096
 _POINTS_AT_A_TIME = 256
@@ -99,97 +86,6 @@ def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array,
     return mean, marginal.average(second) - jnp.square(mean)
 
 
-def log_average_by_trapezoid(
-    likelihood: Callable, y: Array, marginal: Marginal
-) -> Array:
-    """log ∫ N(e; 0, 1) p(y | m + s e) de under each component, [N] or [K, N].
-
-    The trapezoidal rule in t with e = c + r sinh t, c a mode of the integrand and r the
-    scale of its curvature, resolves the likelihood and the marginal however different
-    their widths. Where they disagree there are two modes, the marginal's and the
-    likelihood's; each has its grid, and a partition of unity shares the integrand
-    between them.
-
-    Args:
-        likelihood: f -> NumPyro distribution.
-        y: Data, [N].
-        marginal: Distribution of a latent with one component.
-    """
-    sd = safe_sqrt(marginal.variance)
-
-    def log_likelihood(e):
-        return likelihood(marginal.mean + sd * e).log_prob(y)
-
-    centre, precision = jax.lax.stop_gradient(_modes(log_likelihood, sd))
-    scale = 1.0 / jnp.sqrt(precision)
-    low = jnp.arcsinh((jnp.minimum(-_REACH, centre - _REACH) - centre) / scale)
-    high = jnp.arcsinh((jnp.maximum(_REACH, centre + _REACH) - centre) / scale)
-    ticks = jnp.linspace(0.0, 1.0, _NUM_NODES, dtype=sd.dtype)
-    t = low + (high - low) * ticks.reshape(-1, 1, *(1,) * sd.ndim)
-    e = centre + scale * jnp.sinh(t)  # [nodes, centres, ..]
-    log_jacobian = jnp.log(scale * jnp.cosh(t) * (high - low) / (_NUM_NODES - 1))
-    # Density of nodes of every grid at every node, dt/de: [nodes, centres, centres, ..]
-    distance = e[:, :, None] - centre
-    log_density = -0.5 * jnp.log(jnp.square(scale) + jnp.square(distance))
-    log_share = jax.nn.log_softmax(_SHARPNESS * log_density, axis=2)
-    own = jnp.stack([log_share[:, j, j] for j in range(len(centre))], axis=1)
-    terms = dist.Normal(0.0, 1.0).log_prob(e) + log_likelihood(e) + log_jacobian + own
-    return logsumexp(terms, axis=(0, 1))
-
-
-def _modes(log_likelihood: Callable, sd: Array) -> tuple[Array, Array]:
-    """Two modes of −e²/2 + ℓ(e), and −(second derivative) there, at least 1; [2, ..].
-
-    Climbed from the middle of the marginal and from the maximum of the likelihood:
-    often the same. Newton's method on each datum at once, with the absolute curvature
-    where the likelihood is not log-concave.
-    """
-
-    def objective(e):
-        return -0.5 * jnp.square(e) + log_likelihood(e)
-
-    def derivatives(function, e):
-        slope = jax.grad(lambda e: jnp.sum(function(e)))
-        return jax.jvp(slope, (e,), (jnp.ones_like(e),))
-
-    def newton(e):
-        slope, curvature = derivatives(objective, e)
-        return slope / jnp.maximum(jnp.abs(curvature), 1.0)
-
-    def towards_the_data(e):
-        slope, curvature = derivatives(log_likelihood, e)
-        # A flat likelihood says nothing: no step is longer than the whole marginal.
-        step = slope / jnp.maximum(jnp.abs(curvature), jnp.finfo(e.dtype).tiny)
-        return jnp.clip(jnp.nan_to_num(step), -_LEAP, _LEAP)
-
-    grid = jnp.linspace(-_REACH, _REACH, 41, dtype=sd.dtype)
-    heights = log_likelihood(grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd))
-    best = grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
-    of_likelihood = _climb(log_likelihood, towards_the_data, best)
-    starts = jnp.stack([jnp.zeros_like(best), of_likelihood])
-    centre = _climb(objective, newton, starts)
-    _, curvature = derivatives(objective, centre)
-    return centre, jnp.maximum(jnp.nan_to_num(-curvature, nan=1.0), 1.0)
-
-
-def _climb(objective: Callable, direction: Callable, start: Array) -> Array:
-    """Follow a direction uphill; a datum's step halves where it would go down."""
-
-    def step(carry, _):
-        e, length = carry
-        along = direction(e)
-        wide = length.reshape(*length.shape, *(1,) * (e.ndim - length.ndim))
-        moved = e + wide * along
-        better = objective(moved) >= objective(e)
-        keep = better.reshape(wide.shape)
-        length = jnp.where(better, jnp.minimum(2.0 * length, 1.0), 0.5 * length)
-        return (jnp.where(keep, moved, e), length), None
-
-    length = jnp.ones_like(objective(start))
-    (end, _), _ = jax.lax.scan(step, (start, length), length=_NEWTON_STEPS)
-    return end
-
-
 def _by_recentred_hermite(likelihood, y, marginal: Marginal) -> Array:
     """Gauss–Hermite at the mode of q(f) p(y|f) in two or three components."""
     width = num_components(marginal)
@@ -221,7 +117,7 @@ def _by_recentred_hermite(likelihood, y, marginal: Marginal) -> Array:
         rotated = small_product(jnp.swapaxes(vectors, -1, -2), slope(e)) / values
         return small_product(vectors, rotated)
 
-    centre = _climb(objective, newton, jnp.zeros_like(marginal.mean))
+    centre = climb(objective, newton, jnp.zeros_like(marginal.mean))
     values, vectors = jax.lax.stop_gradient(positive(negative_hessian(centre)))
     centre = jax.lax.stop_gradient(centre)
     nodes, weights = hermite_grid(20 if width == 2 else 12, width)

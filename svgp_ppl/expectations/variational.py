@@ -11,7 +11,14 @@ from functools import singledispatch
 
 from jaxtyping import Array, Float
 
-from svgp_ppl.expectations.nodes import ClosedForm, Method, average
+from svgp_ppl.expectations.nodes import (
+    ClosedForm,
+    Method,
+    Trapezoid,
+    average,
+    num_components,
+)
+from svgp_ppl.expectations.trapezoid import average_about, nearest_singularity
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["closed_form_expectation", "variational_expectation"]
@@ -53,7 +60,17 @@ def variational_expectation(
         if method is not None:
             raise ValueError(
                 f"{type(likelihood).__name__} has no closed-form expectation; leave "
-                "method=None, or choose GaussHermite, QuasiMonteCarlo or MonteCarlo."
+                "method=None, or choose Trapezoid, GaussHermite, QuasiMonteCarlo or "
+                "MonteCarlo."
             )
-    value = average(lambda f: likelihood(f).log_prob(y), marginal, method, key)
-    return marginal.average(value)
+
+    def log_p(f):
+        return likelihood(f).log_prob(y)
+
+    if num_components(marginal) == 1 and isinstance(method, Trapezoid | None):
+        singularity = nearest_singularity(likelihood, y)
+        if singularity is not None:
+            num_nodes = (method or Trapezoid()).num_nodes
+            value = average_about(log_p, marginal, singularity, num_nodes)
+            return marginal.average(value)
+    return marginal.average(average(log_p, marginal, method, key))

@@ -6,15 +6,17 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import log_ndtr, ndtr
+from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jaxtyping import Array
 
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_predictive_density,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
+from svgp_ppl.likelihoods.probit import NEAREST_ZERO, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal
@@ -42,6 +44,19 @@ class Bernoulli:
         if self.link == "logit":
             return dist.Bernoulli(logits=f)
         return dist.Bernoulli(logits=log_ndtr(f) - log_ndtr(-f))
+
+
+@closed_form_expectation.register
+def _(likelihood: Bernoulli, y, marginal: Marginal):
+    sign = jnp.where(y == 1, 1.0, -1.0).astype(marginal.mean.dtype)
+    mean_log = mean_log_sigmoid if likelihood.link == "logit" else mean_log_ndtr
+    return mean_log(sign * marginal.mean, marginal.variance)
+
+
+@nearest_singularity.register
+def _(likelihood: Bernoulli, y):
+    # σ(f) is infinite at f = ± i π.
+    return (0.0, jnp.pi) if likelihood.link == "logit" else NEAREST_ZERO
 
 
 @closed_form_log_predictive.register
@@ -74,7 +89,7 @@ class AdditiveNoiseBernoulli:
 
       It is at most E_{q(f)} log p(y|f) (Jensen), and equal to it for a = 0. When v is
       known exactly, as under a sampler, it is this augmented bound still, and not
-      log p(y|f). ``observe(method=GaussHermite())`` gives the larger expectation, with
+      log p(y|f). ``observe(method=Trapezoid())`` gives the larger expectation, with
       the noise inside the logarithm: for a > 0 only, a step has no useful derivative.
     - *Prediction*, draws and ``__call__`` are exact (equation 9):
       P(y = 1 | f) = δ + (1 − 2δ) Φ(f/√a), E P(y = 1 | f) = δ + (1 − 2δ) Φ(m/√(a + v)).
@@ -117,7 +132,10 @@ def _log_mixture(z: Array, flip: Value) -> Array:
     one_side, other_side = ndtr(z), ndtr(-z)
     p = (1.0 - flip) * one_side + flip * other_side
     rest = flip * one_side + (1.0 - flip) * other_side
-    return jnp.where(p > 0.5, jnp.log1p(-rest), jnp.log(p))
+    # The branch not taken must have finite derivatives too.
+    high = p > 0.5
+    at_most_half = jnp.where(high, rest, p)
+    return jnp.where(high, jnp.log1p(-at_most_half), jnp.log(at_most_half))
 
 
 def _signed_ratio(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal) -> Array:
@@ -131,6 +149,15 @@ def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
     # log((1 − δ)/δ) Φ(z) + log δ
     z = _signed_ratio(likelihood, y, marginal)
     return jnp.log1p(-likelihood.flip) * ndtr(z) + jnp.log(likelihood.flip) * ndtr(-z)
+
+
+@nearest_singularity.register
+def _(likelihood: AdditiveNoiseBernoulli, y):
+    # Of log(δ + (1 − 2δ) Φ(z)) with the noise inside, z = ±f/√a: the logarithm of a
+    # tail, −z²/2, meets the floor log δ at z = Φ⁻¹(δ), with a change of slope of |z|.
+    z, sd = ndtri(jnp.asarray(likelihood.flip)), noise_variance(likelihood.noise) ** 0.5
+    place = jnp.where(y == 1, z, -z)
+    return sd * place, sd * 2.0 / jnp.maximum(jnp.abs(z), 1.0)
 
 
 @closed_form_log_predictive.register

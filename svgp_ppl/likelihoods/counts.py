@@ -9,12 +9,19 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
-from svgp_ppl.expectations import closed_form_expectation
-from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import log_average_by_trapezoid
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    predictive_mean_and_variance,
+)
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["Poisson"]
+
+# For the logarithm of Lambert's function: rounding from anywhere above the root.
+_NEWTON_STEPS = 6
 
 
 @jax.tree_util.register_dataclass
@@ -34,7 +41,23 @@ class Poisson:
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Poisson(exposure · exp(f))."""
-        return dist.Poisson(self.exposure * jnp.exp(f))
+        return _LogPoisson(f + jnp.log(self.exposure))
+
+
+class _LogPoisson(dist.Poisson):
+    """Poisson by the logarithm of its rate, finite where exp over- or underflows."""
+
+    pytree_data_fields = ("log_rate",)
+
+    def __init__(self, log_rate):
+        self.log_rate = log_rate
+        # A rate of √max, 1e19 in float32, stands for all above it: log p is −√max.
+        highest = 0.5 * jnp.log(jnp.finfo(jnp.result_type(log_rate, float)).max)
+        super().__init__(jnp.exp(jnp.minimum(log_rate, highest)))
+
+    def log_prob(self, value, intermediates=None):
+        count = jnp.asarray(value, jnp.result_type(self.log_rate, float))
+        return count * self.log_rate - self.rate - gammaln(count + 1.0)
 
 
 @closed_form_expectation.register
@@ -42,6 +65,37 @@ def _(likelihood: Poisson, y, marginal: Marginal):
     # y (m + log e) − e exp(m + v/2) − log y!
     rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
     return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
+
+
+@nearest_singularity.register
+def _(likelihood: Poisson, y):
+    # log p has none, but exp(−exposure · e^f) is a step: it stops to fall where
+    # exposure · e^f is negative, at f = −log(exposure) ± i π/2.
+    return -jnp.log(likelihood.exposure), 0.5 * jnp.pi
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Poisson, y, marginal: Marginal):
+    start = jax.lax.stop_gradient(_mode(likelihood, y, marginal))
+    return log_average_by_trapezoid(likelihood, y, marginal, start[None])
+
+
+def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
+    """The one mode of N(f; m, v) p(y|f), in standard deviations from m, [.., N].
+
+    f = m + v (y − r) with r = exposure · e^f, or w + log w = a for w = v r and
+    a = log(v · exposure) + m + v y (Lambert's function of e^a), by Newton's method for
+    log w: convex, and begun above the root. A climb from m would take one step for
+    every unit of f.
+    """
+    y = jnp.asarray(y, marginal.mean.dtype)
+    v = jnp.maximum(marginal.variance, jnp.finfo(y.dtype).tiny)
+    a = jnp.log(v) + jnp.log(likelihood.exposure) + marginal.mean + v * y
+    log_w = jnp.where(a > 1.0, jnp.log(jnp.maximum(a, 1.0)), a)
+    for _ in range(_NEWTON_STEPS):
+        w = jnp.exp(log_w)
+        log_w = log_w - (log_w + w - a) / (1.0 + w)
+    return jnp.sqrt(v) * (y - jnp.exp(log_w) / v)
 
 
 @predictive_mean_and_variance.register

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_average_by_trapezoid,
@@ -133,3 +133,9 @@ class StudentT:
     def __call__(self, f: Array) -> dist.Distribution:
         """StudentT(df, f, scale)."""
         return dist.StudentT(self.df, f, self.scale)
+
+
+@nearest_singularity.register
+def _(likelihood: StudentT, y):
+    # log(1 + (y − f)²/(df s²)) is infinite at f = y ± i s √df.
+    return y, likelihood.scale * jnp.sqrt(likelihood.df)

@@ -12,7 +12,7 @@ with V_f = Cov f, C_pf = Cov(w_p, f), C_pr = Cov(w_p, w_r).
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +20,30 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.box import log_average_on_box
+from svgp_ppl.expectations.log_average import (
+    highest_peaks,
+    log_average_by_trapezoid,
+)
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
-    log_average_by_trapezoid,
     log_predictive_density,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.values import Value, require_components
-from svgp_ppl.linalg import floored_sqrt, small_product
+from svgp_ppl.linalg import (
+    floored_sqrt,
+    safe_sqrt,
+    small_cholesky,
+    small_product,
+)
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["GPRN"]
+
+# Modes of the density of one node that get a grid of their own, besides two.
+_NUM_PEAKS = 3
 
 
 @jax.tree_util.register_dataclass
@@ -179,18 +191,109 @@ def _(likelihood: GPRN, marginal: Marginal):
 
 @closed_form_log_predictive.register
 def _(likelihood: GPRN, y, marginal: Marginal):
-    if marginal.covariance is not None:
-        return None
-    # p(y|f) = Π_p N(y_p; m_pᵀ f, fᵀ V_p f + s_p²)
-    m_f, m_w = likelihood.split(marginal.mean)
-    v_f, v_w = likelihood.split(marginal.variance)
+    given = _given_nodes(likelihood, marginal)
+    q = likelihood.num_nodes
+    ones = jnp.ones_like(marginal.mean[..., :q])
+    if q > 3:
+        return log_predictive_density(given, y, Marginal(0.0 * ones, ones))
+    if q > 1:
+        return log_average_on_box(lambda e: given(e).log_prob(y), ones)
+    single = Marginal(0.0 * ones[..., 0], ones[..., 0])
+    starts = highest_peaks(given, y, single, _NUM_PEAKS)
+    return log_average_by_trapezoid(given, y, single, jax.lax.stop_gradient(starts))
 
-    def given_nodes(f):
-        noise = jnp.square(likelihood.scale)
-        variance = small_product(v_w, jnp.square(f)) + noise
-        return dist.Normal(small_product(m_w, f), floored_sqrt(variance)).to_event(1)
 
-    if likelihood.num_nodes == 1:
-        single = Marginal(m_f[..., 0], v_f[..., 0])
-        return log_average_by_trapezoid(lambda f: given_nodes(f[..., None]), y, single)
-    return log_predictive_density(given_nodes, y, Marginal(m_f, v_f))
+@dataclass(frozen=True)
+class _GivenNodes:
+    """e -> p(y | f = m + F e), e standard normal, with the weights integrated out.
+
+    (f, W) has the covariance factor [[F, 0], [A, C]]. Given e the weights are Gaussian
+    with mean M + A e and covariance C Cᵀ, and so is y = W f + noise.
+    """
+
+    nodes: Array  # m [.., N, Q]
+    of_nodes: Array  # F [.., N, Q, Q]
+    weights: Array  # M [.., N, P, Q]
+    slope: Array | None  # A [.., N, P, Q, Q]
+    rest: Array  # C Cᵀ [.., N, P, Q, P, Q]; independent: its diagonal [.., N, P, Q]
+    scale: Array
+
+    def __call__(self, e: Array) -> Any:
+        # A latent of one component has no axis for it.
+        e = e[..., None] if self.nodes.shape[-1] == 1 else e
+        f = self.nodes + small_product(self.of_nodes, e)
+        if self.slope is None:
+            variance = small_product(self.rest, jnp.square(f)) + jnp.square(self.scale)
+            mean = small_product(self.weights, f)
+            return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+        weights = self.weights + small_product(self.slope, e[..., None, :])
+        # Σ_ij f_i f_j Cov(w_pi, w_rj | f)
+        covariance: Any = 0.0
+        for i in range(f.shape[-1]):
+            for j in range(f.shape[-1]):
+                product = (f[..., i] * f[..., j])[..., None, None]
+                covariance = covariance + product * self.rest[..., :, i, :, j]
+        noise = jnp.broadcast_to(self.scale, self.weights.shape[-2:-1])
+        return _Normal(small_product(weights, f), covariance, jnp.square(noise))
+
+
+class _Normal(NamedTuple):
+    """N(mean [.., P], covariance [.., P, P] + diag noise [P]), for many small ones."""
+
+    mean: Array
+    covariance: Array
+    noise: Array
+
+    def log_prob(self, y) -> Array:
+        """Cholesky's factorisation and the solution with its factor, row by row.
+
+        Written out for scalars, which compiles in a fraction of the time.
+        """
+        rows: list[list[Array]] = []
+        solved: list[Array] = []
+        total: Any = 0.0
+        for p in range(self.mean.shape[-1]):
+            row: list[Array] = []
+            for r in range(p + 1):
+                rest = self.covariance[..., p, r]
+                for left, right in zip(row, rows[r] if r < p else row):
+                    rest = rest - left * right
+                if r < p:
+                    row.append(rest / rows[r][r])
+                else:  # the variance given those before, rounding of a large one aside
+                    rest = jnp.maximum(rest, 0.0) + self.noise[p]
+                    row.append(jnp.sqrt(rest))
+            z = y[..., p] - self.mean[..., p]
+            for left, right in zip(row, solved):
+                z = z - left * right
+            solved.append(z / row[p])
+            rows.append(row)
+            total = total - jnp.log(row[p]) - 0.5 * jnp.square(solved[p])
+        return total - 0.5 * len(rows) * jnp.log(2.0 * jnp.pi)
+
+
+def _given_nodes(likelihood: GPRN, marginal: Marginal) -> _GivenNodes:
+    q, p = likelihood.num_nodes, likelihood.num_outputs
+    nodes, weights = likelihood.split(marginal.mean)
+    scale = jnp.asarray(likelihood.scale, marginal.mean.dtype)
+    if marginal.covariance is None:
+        of_nodes, rest = likelihood.split(marginal.variance)
+        factor = safe_sqrt(of_nodes)[..., None] * jnp.eye(q, dtype=scale.dtype)
+        return _GivenNodes(nodes, factor, weights, None, rest, scale)
+    factor = small_cholesky(marginal.covariance)
+    batch = marginal.mean.shape[:-1]
+    slope = factor[..., q:, :q].reshape(*batch, p, q, q)
+    rest = _product("...ij,...kj->...ik", factor[..., q:, q:], factor[..., q:, q:])
+    rest = rest.reshape(*batch, p, q, p, q)
+    return _GivenNodes(nodes, factor[..., :q, :q], weights, slope, rest, scale)
+
+
+@nearest_singularity.register
+def _(likelihood: _GivenNodes, y):
+    # One node: log det(f² C Cᵀ + scale²) is infinite at f = ± i scale / |C|.
+    sd = floored_sqrt(jnp.square(likelihood.of_nodes[..., 0, 0]))
+    rest = likelihood.rest[..., 0]
+    if likelihood.slope is not None:
+        rest = jnp.diagonal(rest[..., 0, :], axis1=-2, axis2=-1)
+    width = jnp.min(likelihood.scale / floored_sqrt(rest), axis=-1)
+    return -likelihood.nodes[..., 0] / sd, width / sd

@@ -1,0 +1,83 @@
+"""E log σ(f) for a Gaussian f: the logistic function as a mixture of normal ones.
+
+    σ(f) = 1/(1 + e^{−f}) = E_τ Φ(f/τ),   τ = 2K,  K with Kolmogorov's distribution
+
+(Andrews & Mallows 1974; Stefanski 1991). Integrated from f to infinity, with z standard
+normal,
+
+    log σ(f) = −∫_f^∞ σ(−t) dt = E_τ E_z min(f − τ z, 0),
+
+and for f ~ N(m, v) the inner mean is that of the negative part of g ~ N(m, t²),
+
+    E min(g, 0) = m Φ(−m/t) − t φ(m/t),   t² = v + τ².
+
+The kink is integrated in closed form. What is left is an average over τ whose nodes and
+weights depend on nothing (Monahan & Stefanski 1992 have it for E σ(f)), and whose
+integrand only becomes smoother as v grows.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from jaxtyping import Array
+
+__all__ = ["mean_log_sigmoid"]
+
+# The trapezoidal rule in log τ: both ends decay faster than exponentially. Largest
+# error over all m at v = 0: 3e-13 (16 nodes: 4e-11, 24 nodes: 2e-14).
+_NUM_NODES = 20
+_ENDS = (0.2213, 3.518)  # of K
+# Above it the sum for large K, below it the other, has converged to rounding.
+_MIDDLE = 0.8
+_NUM_TERMS = 12
+
+
+@jax.custom_jvp
+def mean_log_sigmoid(mean: Array, variance: Array) -> Array:
+    """E log σ(f) for f ~ N(mean, variance), elementwise, to 3e-13 in float64."""
+    return _with_slopes(mean, variance)[0]
+
+
+@mean_log_sigmoid.defjvp
+def _(primals, tangents):
+    value, by_mean, by_variance = _with_slopes(*primals)
+    return value, by_mean * tangents[0] + by_variance * tangents[1]
+
+
+def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+    """The mean, E Φ(−m/t) and −E φ(m/t)/(2t)."""
+    mean, variance = jnp.broadcast_arrays(mean, variance)
+    nodes, weights = (
+        jnp.asarray(values, mean.dtype).reshape(-1, *(1,) * mean.ndim)
+        for values in _scales()
+    )
+    t = jnp.sqrt(jnp.square(nodes) + jnp.maximum(variance, 0.0))
+    z = mean / t
+    below = weights * ndtr(-z)
+    density = weights * jnp.exp(-0.5 * jnp.square(z)) / (2.0 * jnp.pi) ** 0.5
+    value = jnp.sum(mean * below - t * density, axis=0)
+    return value, jnp.sum(below, axis=0), -0.5 * jnp.sum(density / t, axis=0)
+
+
+@cache
+def _scales() -> tuple[np.ndarray, np.ndarray]:
+    """Nodes τ [S] and weights [S] that sum to one."""
+    x = np.geomspace(*_ENDS, _NUM_NODES)
+    weights = _kolmogorov_density(x) * x  # dK = K d log K
+    return 2.0 * x, weights / weights.sum()
+
+
+def _kolmogorov_density(x: np.ndarray) -> np.ndarray:
+    """d/dx of P(K < x), by the sums for large and for small x (Kolmogorov 1933).
+
+    P(K < x) = 1 − 2 Σ_k (−1)^{k−1} exp(−2 k² x²)
+             = (√(2π)/x) Σ_k exp(−(2k − 1)² π² / (8 x²)),  k = 1, 2, …
+    """
+    k = np.arange(1, _NUM_TERMS + 1)[:, None]
+    large = 8.0 * x * np.sum(-((-1.0) ** k) * k**2 * np.exp(-2.0 * (k * x) ** 2), 0)
+    a = ((2 * k - 1) * np.pi) ** 2 / 8.0
+    small = np.exp(-a / x**2) * (2.0 * a / x**4 - 1.0 / x**2)
+    return np.where(x > _MIDDLE, large, (2.0 * np.pi) ** 0.5 * np.sum(small, axis=0))

@@ -1,0 +1,45 @@
+"""E log Φ(f) for a Gaussian f, by the trapezoidal rule on two scales."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array
+
+from svgp_ppl.expectations.trapezoid import two_scale_nodes
+from svgp_ppl.linalg import safe_sqrt
+
+__all__ = ["NEAREST_ZERO", "mean_log_ndtr"]
+
+# log Φ(f) is infinite at f = −1.9 ± 2.8 i first, and then ever further from the real
+# line: the middle and the width of the bend between −f²/2 and 0.
+NEAREST_ZERO = (0.0, 2.0)
+# Largest error for means to 300 and variances to 1e4: 1e-8 of the value.
+_NUM_NODES = 40
+
+
+@jax.custom_jvp
+def mean_log_ndtr(mean: Array, variance: Array) -> Array:
+    """E log Φ(f) for f ~ N(mean, variance), elementwise."""
+    return _with_slopes(mean, variance)[0]
+
+
+@mean_log_ndtr.defjvp
+def _(primals, tangents):
+    value, by_mean, by_variance = _with_slopes(*primals)
+    return value, by_mean * tangents[0] + by_variance * tangents[1]
+
+
+def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+    """E g, E g' and E g''/2 for g = log Φ: g' = φ/Φ = h, g'' = −h (h + f).
+
+    Found together: it takes a third of the time of a differentiated sum.
+    """
+    e, weights = two_scale_nodes(mean, variance, NEAREST_ZERO, _NUM_NODES)
+    f = mean + safe_sqrt(variance) * e
+    value = log_ndtr(f)
+    hazard = jnp.exp(-0.5 * jnp.square(f) - value) / (2.0 * jnp.pi) ** 0.5
+    bend = -0.5 * hazard * (hazard + f)
+    value, hazard, bend = (
+        jnp.sum(weights * each, axis=0) for each in (value, hazard, bend)
+    )
+    return value, hazard, bend
