@@ -209,6 +209,14 @@ def test_another_optimizer_starts_from_guide_and_params(whole):
         run("adam", 1, init=(3, 4))
 
 
+def test_equal_leaves_in_another_tree_are_refused():
+    stored = checkpoints.as_stored({"mean": np.ones(2), "scale": np.ones(2)})
+    with pytest.raises(ValueError, match=r"its state is .*mean.*and should be .*loc"):
+        checkpoints.restored(stored, {"loc": np.ones(2), "scale": np.ones(2)}, "{}")
+    with pytest.raises(ValueError, match=r"'scale'.* is float64\[2\], and should be"):
+        checkpoints.restored(stored, {"mean": np.ones(2), "scale": np.ones(3)}, "{}")
+
+
 def test_files_keep_every_kind_of_leaf(tmp_path):
     state = {
         "key": random.key(3),

@@ -311,6 +311,7 @@ def test_product_of_latents():
 
 
 def test_indices():
+    refused(r"is indexed as latent\[..., q\]", lambda: process()(X)[..., 0])
     refused(r"is indexed as latent\[..., q\]", lambda: process(num_outputs=2)(X)[0])
     refused(r"call the process with those inputs", lambda: process()(X)[:3])
 

@@ -177,7 +177,7 @@ def test_gradients_match_finite_differences(kernel):
 
 
 @both_precisions
-@pytest.mark.parametrize("columns", [2, 7])
+@pytest.mark.parametrize("columns", [2, 65])  # distances by differences, by products
 @stationary
 def test_the_value_at_coincident_points_is_exactly_the_variance(
     family, columns, precision
@@ -438,3 +438,9 @@ def test_shapes_are_checked_under_tracing():
 def test_values_are_arrays_after_their_check():
     assert algebra.single("variance", 1.0).weak_type
     assert algebra.per_column("lengthscale", [1.0, 2.0], 2).shape == (2,)
+
+
+def test_cosine_has_wavelength_and_variance_one_by_default():
+    x = jnp.array([[0.0], [0.25], [0.5], [1.0]])
+    expected = np.cos(2 * np.pi * (x - x.T))
+    np.testing.assert_allclose(kernels.Cosine()(x), expected, atol=1e-12)

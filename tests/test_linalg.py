@@ -18,7 +18,8 @@ def test_cholesky_adds_jitter_relative_to_the_diagonal(precision):
     factor = linalg.cholesky(gram)
     jitter = 1e-6 if precision == 64 else 1e-5
     expected = gram + 50.0 * jitter * jnp.eye(4)
-    np.testing.assert_allclose(factor @ factor.T, expected, rtol=1e-6)
+    tolerance = 1e-12 if precision == 64 else 1e-6
+    np.testing.assert_allclose(factor @ factor.T, expected, rtol=tolerance)
     absolute = linalg.cholesky(gram, jitter=0.5)
     np.testing.assert_allclose(absolute @ absolute.T, gram + 0.5 * jnp.eye(4), 1e-6)
 

@@ -12,6 +12,7 @@ from jax import random
 from scipy.stats import chi2
 
 import svgp_ppl as gp
+from svgp_ppl.fitting import minibatches
 from svgp_ppl.fitting.minibatches import Minibatches, _pages, permuted
 
 RNG = np.random.default_rng(5)
@@ -72,6 +73,14 @@ def test_batches_of_an_epoch_share_no_row():
     assert not np.array_equal(rows[:4], rows[4:8])
     other = Minibatches((np.zeros(23),), {}, 5, seed=2)
     assert not np.array_equal(other.rows(0, 12), rows)
+
+
+def test_rows_gathered_together_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(minibatches, "_BYTES_IN_A_BLOCK", 10_000)
+    data = Minibatches((np.zeros((30, 4)), np.zeros(30)), {}, 5, seed=1)
+    assert data.longest_block == 10_000 // (5 * (4 + 1) * 8)
+    wide = Minibatches((np.zeros((30, 4000)),), {}, 5, seed=1)
+    assert wide.longest_block == 1
 
 
 # ------------------------------------------------------------------------ the rows

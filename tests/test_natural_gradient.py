@@ -161,6 +161,25 @@ def test_steps_alternate_q_first():
 
 
 @pytest.mark.slow
+def test_a_schedule_gives_the_length_of_each_step():
+    def after_two_steps(rate):
+        guide = gp.AutoGaussian(gaussian_model)
+        optimizer = gp.natural_gradient(rate, alternate=False)
+        svi = SVI(gaussian_model, guide, optimizer, gp.MarginalELBO())
+        state = svi.init(random.key(0), *DATA)
+        for _ in range(2):
+            state = jax.jit(svi.update)(state, *DATA)[0]
+        return svi.get_params(state)["auto_f_loc"]
+
+    # Steps of 0.5 and 1 end where one of 1 does: at the posterior.
+    scheduled = after_two_steps(lambda count: jnp.where(count == 0, 0.5, 1.0))
+    loc, _ = gaussian_posterior()
+    np.testing.assert_allclose(scheduled, loc, rtol=1e-8)
+    # Two of a half have a quarter of the start left.
+    halves = after_two_steps(lambda count: jnp.where(count < 2, 0.5, 1.0))
+    assert np.max(np.abs(halves - loc)) > 1e-2
+
+
 def test_fit_gets_further_than_adam():
     def bound(optimizer, num_steps):
         guide = gp.AutoGaussian(counts_model)

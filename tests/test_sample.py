@@ -113,7 +113,19 @@ def test_groups_and_names(draws, fitted):
     assert attributes["num_gradients"] == statistics["n_steps"].sum()
 
 
-def test_lp_is_the_log_density_of_the_unconstrained_draw(draws):
+def test_lp_is_the_log_density_of_the_unconstrained_draw(fitted):
+    draws = gp.sample(
+        random.key(1),
+        reported_model,
+        *DATA,
+        init=fitted,
+        coordinates="whitened",
+        sampler=Walk(),
+        num_chains=2,
+        num_warmup=5,
+        num_samples=8,
+        progress=False,
+    )
     values = {n: v[1, 7] for n, v in group(draws, "posterior").items()}
     values["z"] = group(draws, "constant_data")["z"]
     value, _ = log_density(reported_model, DATA, {}, values)

@@ -385,7 +385,9 @@ def test_subsample_is_refused():
 
 
 def test_draws_that_are_not_finite_are_reported():
-    with pytest.raises(ValueError, match=r"1 of 2 draws at site 'y' are not finite"):
+    with pytest.raises(
+        ValueError, match=r"1 of 2 draws of site 'f' are NaN or infinite"
+    ):
         draw_one(posterior={"f": np.stack([np.ones(4), np.full(4, np.nan)])})
 
 

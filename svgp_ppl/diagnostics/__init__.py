@@ -6,8 +6,6 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since.
 
 from svgp_ppl.diagnostics.advice import Finding
 from svgp_ppl.diagnostics.criteria import LOO, WAIC, loo, waic
-from svgp_ppl.diagnostics.findings_of_fits import moving_bound
-from svgp_ppl.diagnostics.fitted import Data, Fitted, Inputs, Moments, Site
 from svgp_ppl.diagnostics.mixing import (
     bfmi,
     esjd,
@@ -20,18 +18,13 @@ from svgp_ppl.diagnostics.mixing import (
     summary,
 )
 from svgp_ppl.diagnostics.posterior import arrays_of, group, label, to_arviz
-from svgp_ppl.diagnostics.report import Report, report, report_fit, report_of
+from svgp_ppl.diagnostics.report import Report, report
 
 __all__ = [
     "LOO",
     "WAIC",
-    "Data",
     "Finding",
-    "Fitted",
-    "Inputs",
-    "Moments",
     "Report",
-    "Site",
     "arrays_of",
     "bfmi",
     "esjd",
@@ -41,11 +34,8 @@ __all__ = [
     "group",
     "label",
     "loo",
-    "moving_bound",
     "psrf",
     "report",
-    "report_fit",
-    "report_of",
     "rhat",
     "slowest",
     "summary",

@@ -20,7 +20,8 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 
 from svgp_ppl.compilation import call, is_array, look
-from svgp_ppl.diagnostics import Data, Fitted, Report, report_fit, report_of
+from svgp_ppl.diagnostics.fitted import Data, Fitted
+from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of

@@ -17,7 +17,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.distributions.util import scale_and_mask
 
-from svgp_ppl.diagnostics import Inputs, Moments, Site
+from svgp_ppl.diagnostics.fitted import Inputs, Moments, Site
 from svgp_ppl.expectations import (
     GaussHermite,
     closed_form_expectation,

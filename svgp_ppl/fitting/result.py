@@ -10,7 +10,8 @@ import numpy as np
 from numpyro.infer.svi import SVIState
 
 from svgp_ppl.checkpoints import Stored, read, write
-from svgp_ppl.diagnostics import Fitted, moving_bound
+from svgp_ppl.diagnostics.findings_of_fits import moving_bound
+from svgp_ppl.diagnostics.fitted import Fitted
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 

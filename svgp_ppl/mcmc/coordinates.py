@@ -51,10 +51,10 @@ class Coordinates(NamedTuple):
         scale_tril: Factor of the inverse curvature of the log density at the fit.
     """
 
-    loc: dict[str, jax.Array]
-    scale_tril: jax.Array
+    loc: Mapping[str, Any]
+    scale_tril: Any
 
-    def to_values(self, position: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def to_values(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """Unconstrained values by site, ``f_base`` for processes with sites."""
         if not self.loc:
             return dict(position)
@@ -62,13 +62,17 @@ class Coordinates(NamedTuple):
         others = unravel(loc + self.scale_tril @ position[_OTHERS])
         return {n: x for n, x in position.items() if n != _OTHERS} | others
 
-    def from_values(self, values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The position of unconstrained values."""
+    def from_values(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The positions of unconstrained values, [chains, ...]; on the host."""
         if not self.loc:
             return dict(values)
-        shift = ravel_pytree({n: values[n] - loc for n, loc in self.loc.items()})[0]
+        shifts = [
+            values[name] - np.asarray(self.loc[name]) for name in sorted(self.loc)
+        ]
+        rows = np.concatenate([x.reshape(len(x), -1) for x in shifts], axis=1)
         position = {n: x for n, x in values.items() if n not in self.loc}
-        position[_OTHERS] = jnp.linalg.solve(self.scale_tril, shift)
+        scaled = np.linalg.solve(np.asarray(self.scale_tril), rows.T).T
+        position[_OTHERS] = scaled.astype(rows.dtype)
         return position
 
 
@@ -83,7 +87,7 @@ class Start(NamedTuple):
 
     coordinates: Coordinates
     data: Data
-    positions: dict[str, jax.Array]
+    positions: Mapping[str, Any]
 
 
 # The coordinate of all that is not a process with sites.
@@ -92,7 +96,7 @@ _OTHERS = "(others)"
 
 def plain_coordinates() -> Coordinates:
     """Unconstrained values as they are."""
-    return Coordinates({}, jnp.zeros((0, 0)))
+    return Coordinates({}, np.zeros((0, 0)))
 
 
 def fitted_start(
@@ -109,18 +113,28 @@ def fitted_start(
     key_draws, key_sites, key_start = random.split(key, 3)
     num_draws = max(num_chains, _NUM_DRAWS)
     values = target.positions_from(key_draws, guide, dict(params), num_draws)
-    centre = {name: jnp.mean(draws, axis=0) for name, draws in values.items()}
+    values = jax.device_get(values)
+    centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
     sites = _fitted_sites(key_sites, guide, params, target, centre)
     data = target.data._replace(sites=sites)
-    starts = {name: draws[:num_chains] for name, draws in values.items()}
-    for i, name in enumerate(sites):
-        shape = starts.pop(name).shape
-        dtype = centre.pop(name).dtype
-        noise = random.normal(random.fold_in(key_start, i), shape, dtype)
-        starts[base_of(name)] = noise
-    coordinates = _curved(target, data, centre, starts)
-    positions = jax.vmap(coordinates.from_values)(starts)
-    return Start(coordinates, data, positions)
+    starts = {n: draws[:num_chains] for n, draws in values.items() if n not in sites}
+    shapes = {base_of(name): values[name][:num_chains] for name in sites}
+    starts |= _standard_normal(key_start, shapes)
+    loc = {name: x for name, x in centre.items() if name not in sites}
+    coordinates = _curved(target, data, loc, starts)
+    positions = coordinates.from_values(starts)
+    return jax.tree.map(jnp.asarray, Start(coordinates, data, positions))
+
+
+def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Draws of the shapes of some arrays."""
+
+    def draw(key, like):
+        keys = random.split(key, max(1, len(like)))
+        pairs = zip(keys, like.items())
+        return {name: random.normal(key, x.shape, x.dtype) for key, (name, x) in pairs}
+
+    return jax.device_get(call(draw, ("standard normal",), key, like, runs_once=True))
 
 
 def reparam_sites(
@@ -228,7 +242,7 @@ def _fitted_sites(
         if all(np.all(np.isfinite(array)) for array in jax.tree.leaves(group)):
             sites |= sites_of(*group)
     dtype = jnp.result_type(float)
-    return jax.tree.map(lambda array: jnp.asarray(array, dtype), sites)
+    return jax.tree.map(lambda array: np.asarray(array, dtype), sites)
 
 
 def _curved(target: Target, data: Data, loc: dict, starts: dict) -> Coordinates:
@@ -237,34 +251,35 @@ def _curved(target: Target, data: Data, loc: dict, starts: dict) -> Coordinates:
     There log p(ξ = 0, θ | y) = log p(θ | y) + log p(ξ = 0 | θ, y), and the second term
     is nearly the same for all θ: the curvature is that of the posterior of θ.
     """
-    flat, unravel = ravel_pytree(loc)
-    size = len(flat)
+    size = sum(np.size(x) for x in loc.values())
     if not 0 < size <= _MOST_DIMENSIONS:
         return plain_coordinates()
-    middle = {n: jnp.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
+    middle = {n: np.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
 
-    def gradients(points, middle, data):
+    def gradients(offsets, loc, middle, data):
+        flat, unravel = ravel_pytree(loc)
+
         def density(theta):
             return target.logdensity_fn({**middle, **unravel(theta)}, data)
 
-        return jax.lax.map(jax.grad(density), points)
+        return jax.lax.map(jax.grad(density), flat + offsets)
 
     def hessian(steps: np.ndarray) -> np.ndarray:
         offsets = np.concatenate([np.diag(steps), -np.diag(steps)])
-        points = jnp.asarray(np.asarray(flat) + offsets, flat.dtype)
+        offsets = offsets.astype(np.result_type(*loc.values()))
         made_of = ("curvature", *target.made_of)
-        found = np.asarray(call(gradients, made_of, points, middle, data), float)
+        given = (offsets, loc, middle, data)
+        found = np.asarray(call(gradients, made_of, *given, runs_once=True), float)
         ahead, behind = found[:size], found[size:]
         rows = (behind - ahead) / (2 * steps[:, None])
         return (rows + rows.T) / 2
 
     first = hessian(np.full(size, _STEP))
     sd = 1 / np.sqrt(np.clip(np.diag(first), _MOST_SD**-2, _LEAST_SD**-2))
-    found = hessian(sd / 2)
+    found = hessian(np.nan_to_num(sd, nan=1.0) / 2)
     if not np.all(np.isfinite(found)):
         return plain_coordinates()
     values, vectors = np.linalg.eigh(found)
     values = np.clip(values, _MOST_SD**-2, _LEAST_SD**-2)
-    covariance = (vectors / values) @ vectors.T
-    scale_tril = np.linalg.cholesky(covariance)
-    return Coordinates(loc, jnp.asarray(scale_tril, flat.dtype))
+    scale_tril = np.linalg.cholesky((vectors / values) @ vectors.T)
+    return Coordinates(loc, scale_tril.astype(np.result_type(*loc.values())))
