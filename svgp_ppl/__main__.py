@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
         init=fit,
         num_chains=options.chains,
-        num_warmup=options.samples,
+        num_warmup=300,
         num_samples=options.samples,
     )
     print("\nGaussian approximation (hyperparameters at their posterior mode)")
@@ -118,7 +118,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--samples",
         type=_positive,
         default=1000,
-        help="draws a chain, after half as many of warm-up (%(default)s)",
+        help="draws a chain, after 300 steps of warm-up (%(default)s)",
     )
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--m", type=_positive, default=30, help="inducing inputs (%(default)s)")
