@@ -19,7 +19,7 @@ from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
 from tests.conftest import both_precisions
-from tests.models import COUNTS_X, COUNTS_Y, counts_model, counts_z
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z
 
 X = np.linspace(0.0, 3.0, 14)[:, None]
 Y = np.sin(2 * X[:, 0]) + 0.1 * np.cos(19 * np.arange(14))
@@ -104,11 +104,11 @@ def started(model, make_guide):
     ("model", "make_guide"),
     [
         (with_mean, gp.AutoGaussian),
-        (with_mean, mixture),
+        pytest.param(with_mean, mixture, marks=pytest.mark.slow),
         (several_outputs, gp.AutoGaussian),
-        (several_outputs, diagonal),
+        pytest.param(several_outputs, diagonal, marks=pytest.mark.slow),
         (additive, gp.AutoCoupled),
-        (additive, gp.AutoGaussian),
+        pytest.param(additive, gp.AutoGaussian, marks=pytest.mark.slow),
         (layers, gp.AutoDeep),
     ],
 )
@@ -275,6 +275,7 @@ def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
 
 def test_draws_of_a_collapsed_model_have_its_v():
     options = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
+    options["sampler"] = Walk()
     found = gp.sample(random.key(0), gaussian, X, Y, **options)["posterior"]
     assert found.attrs["coordinates"] == "collapsed"
     assert found["f"].shape == (1, 2, 4) and found["g"].shape == (1, 2, 2, 3)
@@ -315,3 +316,39 @@ def test_numpyro_samples_in_the_coordinates_of_a_fit():
 def test_coordinates_that_cannot_be_had_are_refused(as_users_call, options, message):
     with pytest.raises(ValueError, match=message):
         gp.sample(random.key(0), with_mean, X, Y, progress=False, **options)
+
+
+def moments_of(draws):
+    """Means of every value and of its square, with their standard errors."""
+    found = {}
+    for name, x in gp.diagnostics.group(draws, "posterior").items():
+        for power in (1, 2):
+            values = np.asarray(x, float) ** power
+            size = gp.diagnostics.ess({name: values})[name]
+            mean = values.mean(axis=(0, 1))
+            found[name, power] = mean, values.std(axis=(0, 1)) / np.sqrt(size)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "make_guide"),
+    [
+        (with_mean, gp.AutoGaussian),
+        (several_outputs, gp.AutoGaussian),
+        (additive, gp.AutoCoupled),
+        (additive, gp.AutoGaussian),
+        (gaussian, gp.AutoGaussian),
+    ],
+)
+def test_the_posterior_is_that_of_whitened_chains(model, make_guide):
+    guide = make_guide(model)
+    fit = gp.fit(random.key(0), model, guide, X, Y, num_steps=1000, progress=False)
+    options = {"num_warmup": 500, "num_samples": 1500, "progress": False}
+    options |= {"init": fit, "sampler": gp.mcmc.NUTS(target_acceptance_rate=0.9)}
+    ours = moments_of(gp.sample(random.key(1), model, X, Y, **options))
+    options["coordinates"] = "whitened"
+    theirs = moments_of(gp.sample(random.key(2), model, X, Y, **options))
+    for name, (mean, error) in ours.items():
+        other, other_error = theirs[name]
+        assert np.all(np.abs(mean - other) < 5 * np.hypot(error, other_error)), name
