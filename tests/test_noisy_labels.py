@@ -40,7 +40,8 @@ def _tolerance(precision):
 MEANS, VARIANCES = (
     a.ravel() for a in np.meshgrid([-9.0, -1.6, 0.0, 0.7, 4.0], [1e-4, 0.3, 1.3, 30.0])
 )
-LABELS = np.arange(len(MEANS)) % 2
+# Of one type in both precisions: in a trace JAX keeps what a constant was converted to.
+LABELS = (np.arange(len(MEANS)) % 2).astype(np.int32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
