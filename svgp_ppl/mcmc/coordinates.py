@@ -123,7 +123,7 @@ def fitted_start(
     loc = {name: x for name, x in centre.items() if name not in sites}
     coordinates = _curved(target, data, loc, starts)
     positions = coordinates.from_values(starts)
-    return jax.tree.map(jnp.asarray, Start(coordinates, data, positions))
+    return jax.device_put(Start(coordinates, data, positions))
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
