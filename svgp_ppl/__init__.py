@@ -25,6 +25,7 @@ from svgp_ppl.fitting import Fit, NonFiniteBoundError, fit, natural_gradient
 from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
+from svgp_ppl.mcmc.importance import importance_sample
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.prediction import Prediction, draw_functions, predict
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
@@ -52,6 +53,7 @@ __all__ = [
     "expectations",
     "fit",
     "fit_and_sample",
+    "importance_sample",
     "inducing",
     "kernels",
     "likelihoods",

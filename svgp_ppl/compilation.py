@@ -41,6 +41,7 @@ __all__ = [
     "look",
     "partition",
     "static_part",
+    "traced_once",
 ]
 
 # Programs of either kind that are remembered; those of a whole session of work.
@@ -143,6 +144,26 @@ def inspected(function: Callable, *args) -> Any:
     with TRACING:
         jax.eval_shape(lambda *args: facts.append(function(*args)), *args)
     return facts[0]
+
+
+def traced_once(function: Callable, *args) -> tuple[Callable, Any]:
+    """``function`` as the operations it is made of, and the shapes of what it returns.
+
+    For a function that takes long to trace and is traced again with the same shapes,
+    as the body of a loop is.
+
+    Args:
+        function: Of arrays and trees of arrays.
+        *args: Arguments of the shapes that it is to be called with.
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    structure = jax.tree.structure(shapes)
+
+    def operations(*args):
+        leaves = eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(args))
+        return structure.unflatten(leaves)
+
+    return operations, shapes
 
 
 def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> Any:
@@ -293,6 +314,8 @@ def _as_array(leaf: Any) -> jax.Array:
         return leaf
     if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
+    if isinstance(leaf, np.ndarray | np.generic):
+        return jax.device_put(leaf)  # jnp.asarray would compile a program for it
     return jnp.asarray(leaf)
 
 

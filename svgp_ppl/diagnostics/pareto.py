@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["good_shape", "pareto_shape"]
+__all__ = ["good_shape", "pareto_shape", "smoothed"]
 
 _FEWEST_IN_TAIL = 5
 _EQUAL = 0.1  # nats between the largest and the smallest weight
@@ -20,14 +20,43 @@ def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
     Args:
         log_weights: log p(y, v) − log q(v) of S draws from q(v), up to a constant.
     """
-    x = np.sort(np.asarray(log_weights, np.float64))
-    x = x - x[-1]
-    if -x[0] < _EQUAL:
+    x = np.asarray(log_weights, np.float64)
+    if np.max(x) - np.min(x) < _EQUAL:
         return -np.inf
+    tail, _ = _tail_of(x)
+    return _fitted(tail)[0] if len(tail) >= _FEWEST_IN_TAIL else np.inf
+
+
+def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    """Log weights, the largest ones in place by the quantiles of their tail's fit.
+
+    Pareto smoothed importance sampling (Vehtari et al. 2024, section 2.3). None exceeds
+    the largest of the weights that were given, which here has the log weight 0.
+
+    Args:
+        log_weights: Of S draws, up to a constant; −∞ is a draw that does not count.
+    """
+    x = np.asarray(log_weights, np.float64) - np.max(log_weights)
+    tail, cutoff = _tail_of(x)
+    if np.min(x) > -_EQUAL or len(tail) < _FEWEST_IN_TAIL:
+        return x
+    k, sigma = _fitted(tail)
+    p = (np.arange(len(tail)) + 0.5) / len(tail)
+    quantiles = -np.log1p(-p) if k == 0 else np.expm1(-k * np.log1p(-p)) / k
+    in_tail = np.argsort(x)[len(x) - len(tail) :]
+    x[in_tail] = np.minimum(np.log(sigma * quantiles + np.exp(cutoff)), 0.0)
+    return x
+
+
+def _tail_of(x: np.ndarray) -> tuple[np.ndarray, float]:
+    """How far the largest weights are above a cutoff, sorted; and its log.
+
+    The largest weight is 1.
+    """
+    x = np.sort(x) - np.max(x)
     size = int(np.ceil(min(len(x) / 5, 3 * np.sqrt(len(x)))))
     cutoff = max(x[-size - 1], np.log(np.finfo(np.float64).tiny))
-    tail = np.exp(x[x > cutoff]) - np.exp(cutoff)
-    return _shape_of(tail) if len(tail) >= _FEWEST_IN_TAIL else np.inf
+    return np.exp(x[x > cutoff]) - np.exp(cutoff), cutoff
 
 
 def good_shape(num_draws: int) -> float:
@@ -35,8 +64,8 @@ def good_shape(num_draws: int) -> float:
     return float(min(1 - 1 / np.log10(num_draws), 0.7)) if num_draws > 1 else 0.0
 
 
-def _shape_of(tail: Float[np.ndarray, " n"]) -> float:
-    """The posterior mean of k, by Zhang & Stephens' profile likelihood of −k/σ."""
+def _fitted(tail: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """k̂ and σ: the posterior mean of k/σ by Zhang & Stephens, and a prior on k."""
     n, candidates = len(tail), 30 + int(np.sqrt(len(tail)))
     steps = np.arange(1, candidates + 1) - 0.5
     quartile = tail[int(n / 4 + 0.5) - 1]
@@ -44,5 +73,6 @@ def _shape_of(tail: Float[np.ndarray, " n"]) -> float:
     k = np.log1p(-b[:, None] * tail).mean(axis=1)
     log_likelihood = n * (np.log(-b / k) - k - 1)
     weights = np.exp(log_likelihood - log_likelihood.max())
-    k = np.log1p(-np.average(b, weights=weights) * tail).mean()
-    return float((n * k + 10 * 0.5) / (n + 10))
+    b_mean = np.average(b, weights=weights)
+    k = np.log1p(-b_mean * tail).mean()
+    return float((n * k + 10 * 0.5) / (n + 10)), float(-k / b_mean)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from svgp_ppl.mcmc.checkpoints import Reached, Rows, RunFile, facts_of
-from svgp_ppl.mcmc.phases import Phase, Phases, Start
+from svgp_ppl.mcmc.phases import Carry, Given, Phase, Phases, Start
 from svgp_ppl.mcmc.sampler import HostAdaptation, HostAdapted, Sampler
 from svgp_ppl.progress import progress_bar
 
@@ -26,6 +26,9 @@ __all__ = ["Chains", "NonFiniteStartError", "run_chains"]
 
 # Updates of the bar in a phase: often enough to watch, too rare to cost time.
 _NUM_UPDATES = 30
+# Steps of a block at most, unless more are asked for: any number of draws has the same
+# program.
+_MOST_STEPS = 64
 
 
 class Chains(NamedTuple):
@@ -158,9 +161,12 @@ class _Run:
     ):
         self.phases, self.start, self.host = phases, start, host
         self.positions, self.data = positions, data
+        self.schedule = jax.device_get(start.schedule)
         num_warmup = len(jax.tree.leaves(start.schedule)[0])
         self.num_steps = {"warmup": num_warmup, "sample": num_samples}
         self.rows = {phase: Rows(number) for phase, number in self.num_steps.items()}
+        # Also what a program is given of the phase that it is not in.
+        self.fresh = Carry(start.warmup, *phases.finish(start.warmup))
         seconds = {"warmup": 0.0, "sample": 0.0}
         self.reached = Reached("warmup", 0, start.warmup, None, 0, seconds)
         self.compiling = 0.0
@@ -207,12 +213,12 @@ class _Run:
         num_steps, first = self.num_steps[phase], self.reached.done
         if first >= num_steps:
             return
-        size = block_size or max(1, -(-num_steps // _NUM_UPDATES))
+        size = block_size or min(_MOST_STEPS, max(1, -(-num_steps // _NUM_UPDATES)))
         name = phase if first == 0 else f"{phase} from {first}"
         bar = progress_bar(num_steps - first, name, progress)
         bar.set_postfix_str("compiling")
-        inputs, constants = self._arguments(phase)
-        program = self.phases.block(phase, size, self.reached.carry, inputs, constants)
+        room = max(size, _MOST_STEPS)  # one program for blocks of any length
+        program = self.phases.block(phase, room, self._given(phase, first, 0, room))
         self.compiling += program.seconds
         bar.reset()
         # No longer than the interval of the checkpoint, once it is known how long
@@ -221,11 +227,8 @@ class _Run:
         while (done := self.reached.done) < num_steps:
             began = time.perf_counter()
             count = min(size - done % size, num_steps - done, longest)
-            given = (np.int32(done), np.int32(count))
-            carry, (draws, info) = program(
-                self.reached.carry, inputs, *given, constants
-            )
-            self._move(phase, size, count, carry, draws, info, began)
+            carry, outputs = program(self._given(phase, done, count, room))
+            self._move(phase, size, count, carry, *outputs, began)
             # The bar moves last: an interrupt then loses no block.
             if file is not None:
                 longest = file.steps_between(count, time.perf_counter() - began)
@@ -236,14 +239,39 @@ class _Run:
             bar.update(count)
         bar.close()
 
-    def _arguments(self, phase: Phase) -> tuple[Any, tuple]:
-        """Inputs and constants of the program of a phase."""
-        if phase == "warmup":
-            return (self.start.warmup_keys, self.start.schedule), (self.data,)
-        return (self.start.sample_keys, None), (self.reached.tuned, self.data)
+    def _given(self, phase: Phase, first: int, count: int, room: int) -> Given:
+        """Arguments of a block of steps, with room for so many."""
+        is_warmup = phase == "warmup"
+        if is_warmup:
+            carry = self.fresh._replace(warmup=self.reached.carry)
+        else:
+            carry = Carry(self.fresh.warmup, self.reached.carry, self.reached.tuned)
+
+        def rows(schedule):
+            taken = np.zeros((room, *schedule.shape[1:]), schedule.dtype)
+            if is_warmup:
+                taken[:count] = schedule[first : first + count]
+            return taken if self.num_steps["warmup"] else taken[:0]
+
+        return Given(
+            carry=carry,
+            keys=self.start.warmup_keys if is_warmup else self.start.sample_keys,
+            entries=jax.tree.map(rows, self.schedule),
+            first=np.int32(first),
+            count=np.int32(count),
+            is_warmup=np.bool_(is_warmup),
+            data=self.data,
+        )
 
     def _move(
-        self, phase: Phase, size: int, count: int, carry, draws, info, began: float
+        self,
+        phase: Phase,
+        size: int,
+        count: int,
+        carry: Carry,
+        draws,
+        info,
+        began: float,
     ) -> None:
         """Keep the outputs of a block, and stand at its end."""
         done = self.reached.done + count
@@ -253,14 +281,15 @@ class _Run:
         outputs = jax.tree.map(lambda a: a[:count], jax.device_get(outputs))
         rows = self.rows[phase]
         rows.put(done - count, outputs)
+        stands = carry.warmup if phase == "warmup" else carry.state
         if phase == "warmup" and self.host is not None and done % size == 0:
             stats = rows.between(done - size, done)["stats"]
-            carry = carry._replace(tuned=self.host.update(stats))
+            stands = stands._replace(tuned=self.host.update(stats))
         seconds = dict(self.reached.seconds)
         seconds[phase] += time.perf_counter() - began
         warmup = done if phase == "warmup" else self.reached.num_warmup_steps
         self.reached = self.reached._replace(
-            done=done, carry=carry, num_warmup_steps=warmup, seconds=seconds
+            done=done, carry=stands, num_warmup_steps=warmup, seconds=seconds
         )
 
     def interrupted(self, file: RunFile | None) -> str:

@@ -20,6 +20,7 @@ from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplifi
 from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
 
 __all__ = [
+    "OTHERS",
     "Coordinates",
     "Start",
     "fitted_start",
@@ -59,8 +60,8 @@ class Coordinates(NamedTuple):
         if not self.loc:
             return dict(position)
         loc, unravel = ravel_pytree(self.loc)
-        others = unravel(loc + self.scale_tril @ position[_OTHERS])
-        return {n: x for n, x in position.items() if n != _OTHERS} | others
+        others = unravel(loc + self.scale_tril @ position[OTHERS])
+        return {n: x for n, x in position.items() if n != OTHERS} | others
 
     def from_values(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The positions of unconstrained values, [chains, ...]; on the host."""
@@ -72,8 +73,16 @@ class Coordinates(NamedTuple):
         rows = np.concatenate([x.reshape(len(x), -1) for x in shifts], axis=1)
         position = {n: x for n, x in values.items() if n not in self.loc}
         scaled = np.linalg.solve(np.asarray(self.scale_tril), rows.T).T
-        position[_OTHERS] = scaled.astype(rows.dtype)
+        position[OTHERS] = scaled.astype(rows.dtype)
         return position
+
+    def moved(self, mean: np.ndarray, scale_tril: np.ndarray) -> "Coordinates":
+        """Coordinates η' of η = mean + scale_tril η'; on the host."""
+        tril = np.asarray(self.scale_tril, float)
+        flat, unravel = ravel_pytree(jax.device_get(self.loc))
+        loc = np.asarray(flat, float) + tril @ mean
+        moved = np.asarray(tril @ scale_tril, self.scale_tril.dtype)
+        return Coordinates(unravel(loc.astype(flat.dtype)), moved)
 
 
 class Start(NamedTuple):
@@ -91,7 +100,7 @@ class Start(NamedTuple):
 
 
 # The coordinate of all that is not a process with sites.
-_OTHERS = "(others)"
+OTHERS = "(others)"
 
 
 def plain_coordinates() -> Coordinates:

@@ -26,7 +26,7 @@ def as_arviz(
     chains: Chains,
     target: Target,
     start: Start,
-    sampler: Any,
+    sampler: tuple[str, dict[str, Any]],
     log_likelihood: bool,
     attrs: dict[str, Any],
 ) -> Any:
@@ -37,7 +37,7 @@ def as_arviz(
         chains: What came of the run.
         target: The log density.
         start: Where the chains started, with the coordinates of their positions.
-        sampler: The sampler.
+        sampler: Name and settings of the sampler.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
         attrs: Attributes of the posterior beside those known here.
     """
@@ -51,7 +51,6 @@ def as_arviz(
         groups = {"warmup_posterior": _constrained(key, target, start, last)}
         if chains.warmup_stats:
             groups["warmup_sample_stats"] = chains.warmup_stats
-    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
     return to_arviz(
         draws,
         observed_data={n: np.asarray(v) for n, v in target.observed.items()},
@@ -62,8 +61,8 @@ def as_arviz(
             "warmup_seconds": chains.warmup_seconds,
             "compile_seconds": chains.compile_seconds,
             "num_gradients": int(chains.num_gradients),
-            "sampler": type(sampler).__name__,
-            "sampler_settings": json.dumps(settings, default=str),
+            "sampler": sampler[0],
+            "sampler_settings": json.dumps(sampler[1], default=str),
             **attrs,
         },
     )

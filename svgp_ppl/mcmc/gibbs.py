@@ -14,7 +14,7 @@ from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
-from svgp_ppl.mcmc.sampler import HostAdaptation, require_numbers
+from svgp_ppl.mcmc.sampler import HostAdaptation, StepsThenAdapts, require_numbers
 from svgp_ppl.mcmc.slice import slice_step
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
@@ -83,7 +83,7 @@ class GibbsWarmup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gibbs:
+class Gibbs(StepsThenAdapts):
     """v given θ by HMC or elliptical slices, then θ given v by random-walk Metropolis.
 
     The comparator of Hensman et al. (2015): the whitened values v are ancillary, so the
@@ -163,13 +163,16 @@ class Gibbs:
 
         return HostAdaptation(length, tuned)
 
-    def warmup_step(
-        self, key: Array, warmup: GibbsWarmup, logdensity_fn: Callable, entry: Any
-    ) -> tuple[GibbsWarmup, GibbsInfo]:
-        """An iteration with the tuning of this round."""
-        del entry
-        state, info = self.step(key, warmup.state, logdensity_fn, warmup.tuned)
-        return GibbsWarmup(state, warmup.tuned), info
+    def current(self, warmup: GibbsWarmup) -> tuple[GibbsState, GibbsTuned]:
+        """State, and the tuning of this round."""
+        return warmup.state, warmup.tuned
+
+    def adapt(
+        self, warmup: GibbsWarmup, state: GibbsState, info: GibbsInfo, entry: Any
+    ) -> GibbsWarmup:
+        """The host adapts, between rounds."""
+        del info, entry
+        return GibbsWarmup(state, warmup.tuned)
 
     def finish(self, warmup: GibbsWarmup) -> tuple[GibbsState, GibbsTuned]:
         """State, and the best tuning that was found."""

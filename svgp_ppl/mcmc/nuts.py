@@ -18,7 +18,7 @@ from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.metrics import dense_metric
-from svgp_ppl.mcmc.sampler import require_numbers
+from svgp_ppl.mcmc.sampler import StepsThenAdapts, require_numbers
 
 __all__ = ["NUTS", "NUTSInfo", "NUTSTuned", "NUTSWarmup"]
 
@@ -61,7 +61,7 @@ class NUTSWarmup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NUTS:
+class NUTS(StepsThenAdapts):
     """Draw the next position from a trajectory that doubles until it turns back.
 
     Hoffman & Gelman (2014), with multinomial draws along the trajectory (Betancourt,
@@ -127,27 +127,28 @@ class NUTS:
         """Stan's windows: whether a step is slow, whether it ends a slow window."""
         return jnp.asarray(build_schedule(num_warmup))
 
-    def warmup_step(
+    def current(self, warmup: NUTSWarmup) -> tuple[HMCState, NUTSTuned]:
+        """Position, and the step size of dual averaging with the last metric."""
+        matrix = warmup.metric.inverse_mass_matrix
+        step_size = jnp.exp(warmup.step_size.log_step_size)
+        return warmup.state, NUTSTuned(step_size, matrix)
+
+    def adapt(
         self,
-        key: Array,
         warmup: NUTSWarmup,
-        logdensity_fn: Callable,
+        state: HMCState,
+        info: NUTSInfo,
         entry: Int[Array, "2"],
-    ) -> tuple[NUTSWarmup, NUTSInfo]:
-        """Draw, then update the step size and, in slow windows, the moments."""
+    ) -> NUTSWarmup:
+        """The step size and, in slow windows, the moments of the positions."""
         is_slow, ends_window = entry
         core = self._metric_core()
         start, update, average = dual_averaging_adaptation(self.target_acceptance_rate)
-
-        _, step_size, metric = warmup
-        now = NUTSTuned(jnp.exp(step_size.log_step_size), metric.inverse_mass_matrix)
-        state, info = self.step(key, warmup.state, logdensity_fn, now)
-
-        step_size = update(step_size, info.acceptance_rate)
+        step_size = update(warmup.step_size, info.acceptance_rate)
         metric = jax.lax.cond(
             is_slow,
-            lambda: core.update(metric, state.position, state.logdensity_grad),
-            lambda: metric,
+            lambda: core.update(warmup.metric, state.position, state.logdensity_grad),
+            lambda: warmup.metric,
         )
         # The end of a window: a new metric, and dual averaging restarts from its mean.
         step_size, metric = jax.lax.cond(
@@ -155,7 +156,7 @@ class NUTS:
             lambda: (start(average(step_size)), core.final(metric)),
             lambda: (step_size, metric),
         )
-        return NUTSWarmup(state, step_size, metric), info
+        return NUTSWarmup(state, step_size, metric)
 
     def finish(self, warmup: NUTSWarmup) -> tuple[HMCState, NUTSTuned]:
         """Position, and the averaged step size with the last metric."""

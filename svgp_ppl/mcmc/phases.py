@@ -5,6 +5,7 @@ it is told to, so that the host can stop between any two.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from svgp_ppl.compilation import Program, call, find
-from svgp_ppl.mcmc.sampler import CHAINS
+from svgp_ppl.compilation import Program, call, find, traced_once
+from svgp_ppl.mcmc.sampler import CHAINS, Adaptive
 
-__all__ = ["Phase", "Phases", "Start"]
+__all__ = ["Carry", "Given", "Phase", "Phases", "Start"]
 
 Phase = Literal["warmup", "sample"]
 
@@ -36,6 +37,43 @@ class Start(NamedTuple):
     warmup_keys: Array
     sample_keys: Array
     schedule: Any
+
+
+class Carry(NamedTuple):
+    """Where chains stand, leaves [chains, ...].
+
+    Attributes:
+        warmup: State of the warm-up; it has no meaning in the sampling phase.
+        state: State of the sampling phase; it has no meaning in the warm-up.
+        tuned: What is tuned; likewise.
+    """
+
+    warmup: Any
+    state: Any
+    tuned: Any
+
+
+class Given(NamedTuple):
+    """Arguments of a block of steps.
+
+    Attributes:
+        carry: Where the chains stand.
+        keys: One a chain, [chains].
+        entries: Rows of the schedule, [steps of a block at most, ...]; of no length
+            where there is no warm-up.
+        first: Number of the first step.
+        count: Number of steps.
+        is_warmup: Whether they are steps of the warm-up.
+        data: Second argument of the log density.
+    """
+
+    carry: Carry
+    keys: Array
+    entries: Any
+    first: Any
+    count: Any
+    is_warmup: Any
+    data: Any
 
 
 class Phases:
@@ -87,61 +125,77 @@ class Phases:
         run = jax.vmap(self.sampler.finish)
         return call(run, ("finish", self.sampler), warmup, runs_once=True)
 
-    def block(self, phase: Phase, size: int, carry, inputs, constants) -> Program:
+    def block(self, phase: Phase, size: int, given: Given) -> Program:
         """The program of up to ``size`` steps.
 
         Args:
             phase: Which phase.
             size: Number of steps at most.
-            carry: State of all chains.
-            inputs: A key a chain, and the schedule or None.
-            constants: What is tuned (of the sampling phase), and the data.
+            given: Example arguments.
 
         Returns:
-            (carry, inputs, first step, number of steps, constants) -> the next carry,
-            and the outputs (positions or None, info), [size, chains, ...].
+            given -> the next carry, and the outputs (positions or None, info),
+            [size, chains, ...].
         """
+        # Without a warm-up there is no row of a schedule to adapt to.
+        has_warmup = len(jax.tree.leaves(given.entries)[0]) > 0
+        both = has_warmup and isinstance(self.sampler, Adaptive)
+        which = "both" if both else phase
 
-        def run(carry, inputs, first, count, constants):
-            step = self._step_of_all(phase, inputs, constants)
+        def run(given):
+            carry = given.carry
+            if both:
+                carry = _now(self.sampler, carry, given.is_warmup)
+            step, (_, shapes) = traced_once(
+                partial(self._step, which), np.int32(0), carry, given
+            )
 
-            def body(i, carry):
-                state, outputs = carry
-                state, output = step(first + i, state)
+            def body(i, looped):
+                carry, outputs = looped
+                carry, output = step(i, carry, given)
                 put = lambda all, one: all.at[i].set(one)  # noqa: E731
-                return state, jax.tree.map(put, outputs, output)
+                return carry, jax.tree.map(put, outputs, output)
 
-            shapes = jax.eval_shape(step, first, carry)[1]
             empty = jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), shapes)
-            return jax.lax.fori_loop(0, count, body, (carry, empty))
+            return jax.lax.fori_loop(0, given.count, body, (carry, empty))
 
-        example = (carry, inputs, np.int32(0), np.int32(size), constants)
-        return find(run, ("steps of chains", phase, size, *self.made_of), *example)
+        return find(run, ("steps of chains", which, size, *self.made_of), given)
 
-    def _step_of_all(self, phase: Phase, inputs, constants: tuple) -> Callable:
-        """(number of the step, carry) -> the next carry, and the output."""
-        keys, schedule = inputs
-        # What is tuned has an axis of chains, data have none.
-        axes = (0,) * (len(constants) - 1) + (None,)
+    def _step(self, which: str, i, carry: Carry, given: Given):
+        """Step number ``i`` of the block: the next carry, and the output."""
+        density = self.of_position(given.data)
 
-        def one_chain(constants, i, key, carry, entry):
+        def one_chain(key, carry: Carry, entry):
             # The key of a step does not depend on how many there are to be.
-            key = jax.random.fold_in(key, i)
-            return self._step(phase, constants, key, carry, entry)
+            key = jax.random.fold_in(key, given.first + i)
+            if which == "warmup":
+                step = self.sampler.warmup_step
+                warmup, info = step(key, carry.warmup, density, entry)
+                return carry._replace(warmup=warmup), (None, info)
+            warmup, state, tuned = carry
+            state, info = self.sampler.step(key, state, density, tuned)
+            output = (state.position, info)
+            if which == "sample":
+                return Carry(warmup, state, tuned), output
 
-        all_chains = jax.vmap(one_chain, (axes, None, 0, 0, None), axis_name=CHAINS)
+            def adapted():
+                new = self.sampler.adapt(warmup, state, info, entry)
+                return new, self.sampler.current(new)[1]
 
-        def step(i, carry):
-            entry = jax.tree.map(lambda a: a[i], schedule)
-            return all_chains(constants, i, keys, carry, entry)
+            # Not different between chains, so that it stays a branch.
+            both = jax.lax.cond(given.is_warmup, adapted, lambda: (warmup, tuned))
+            return Carry(both[0], state, both[1]), output
 
-        return step
+        axes = (0, 0, None)
+        entry = jax.tree.map(lambda a: a[i], given.entries) if which != "sample" else ()
+        all_chains = jax.vmap(one_chain, axes, axis_name=CHAINS)
+        return all_chains(given.keys, carry, entry)
 
-    def _step(self, phase: Phase, constants: tuple, key, carry, entry):
-        """A step of one chain: the next carry, and (position or None, info)."""
-        density = self.of_position(constants[-1])
-        if phase == "warmup":
-            warmup, info = self.sampler.warmup_step(key, carry, density, entry)
-            return warmup, (None, info)
-        state, info = self.sampler.step(key, carry, density, constants[0])
-        return state, (state.position, info)
+
+def _now(sampler: Any, carry: Carry, is_warmup) -> Carry:
+    """State and tuning with which a block begins: in the warm-up, those of it."""
+    current = jax.vmap(sampler.current)(carry.warmup)
+    state, tuned = jax.tree.map(
+        lambda new, old: jnp.where(is_warmup, new, old), current, carry[1:]
+    )
+    return Carry(carry.warmup, state, tuned)

@@ -27,11 +27,6 @@ from svgp_ppl.mcmc.target import Target
 
 __all__ = ["sample"]
 
-_NO_GAUSSIAN = (
-    "precondition=True needs init= with a Gaussian q(v) of full covariance, such as "
-    "that of AutoGaussian."
-)
-
 
 def sample(
     key,
@@ -141,7 +136,9 @@ def sample(
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
         **({"bias": "stochastic gradients"} if biased else {}),
     }
-    return as_arviz(key_target, chains, target, start, sampler, log_likelihood, attrs)
+    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
+    of = (type(sampler).__name__, settings)
+    return as_arviz(key_target, chains, target, start, of, log_likelihood, attrs)
 
 
 def _require_sampler(sampler: Any) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 
 __all__ = [
     "CHAINS",
+    "Adaptive",
     "HostAdaptation",
     "HostAdapted",
     "Sampler",
+    "StepsThenAdapts",
     "StochasticGradient",
     "require_numbers",
 ]
@@ -61,6 +63,23 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class Adaptive(Sampler, Protocol):
+    """A sampler whose warm-up takes the steps of its sampling phase, and then adapts.
+
+    Both phases are then one program, which is compiled in half the time.
+    ``warmup_step`` is the step with the current tuning and the adaptation after it.
+    """
+
+    def current(self, warmup: Any) -> tuple[Any, Any]:
+        """State, and the tuning of the next step of the warm-up."""
+        ...
+
+    def adapt(self, warmup: Any, state: Any, info: Any, entry: Any) -> Any:
+        """The warm-up after a step: its new state and info, a row of the schedule."""
+        ...
+
+
 class HostAdaptation(NamedTuple):
     """How the host adapts a sampler between the rounds of its warm-up.
 
@@ -100,6 +119,18 @@ class StochasticGradient(Sampler, Protocol):
     """
 
     takes_minibatches: ClassVar[bool]
+
+
+class StepsThenAdapts:
+    """``warmup_step`` of an :class:`Adaptive` sampler."""
+
+    def warmup_step(
+        self: Any, key: Any, warmup: Any, logdensity_fn: Callable, entry: Any
+    ) -> tuple[Any, Any]:
+        """A step with the current tuning, then the adaptation."""
+        state, tuned = self.current(warmup)
+        state, info = self.step(key, state, logdensity_fn, tuned)
+        return self.adapt(warmup, state, info, entry), info
 
 
 def require_numbers(sampler: Any) -> None:

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from svgp_ppl.mcmc.hmc import squared_distance, unit_masses
+from svgp_ppl.mcmc.sampler import StepsThenAdapts
 
 __all__ = ["EllipticalSlice", "EllipticalSliceInfo", "slice_step"]
 
@@ -32,7 +33,7 @@ class EllipticalSliceInfo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EllipticalSlice:
+class EllipticalSlice(StepsThenAdapts):
     """A point of an ellipse through v and a draw of N(0, I); nothing to tune.
 
     Murray, Adams & MacKay (2010): the prior of the whitened values is N(0, I), and the
@@ -64,14 +65,18 @@ class EllipticalSlice:
         """Steps without any tuning."""
         return jnp.zeros(num_warmup, int)
 
-    def warmup_step(self, key, warmup, logdensity_fn: Callable, entry: Any):
-        """A draw."""
-        del entry
-        return self.step(key, warmup, logdensity_fn, ())
-
-    def finish(self, warmup: EllipSliceState) -> tuple[EllipSliceState, tuple]:
+    def current(self, warmup: EllipSliceState) -> tuple[EllipSliceState, tuple]:
         """The state; there is nothing tuned."""
         return warmup, ()
+
+    def adapt(self, warmup: Any, state: Any, info: Any, entry: Any) -> Any:
+        """The state as it is."""
+        del warmup, info, entry
+        return state
+
+    def finish(self, warmup: EllipSliceState) -> tuple[EllipSliceState, tuple]:
+        """The state as it is."""
+        return self.current(warmup)
 
     def step(self, key, state: Any, logdensity_fn: Callable, tuned: Any):
         """One transition."""
