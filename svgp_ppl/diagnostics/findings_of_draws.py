@@ -22,6 +22,7 @@ from svgp_ppl.diagnostics.run import Run
 __all__ = [
     "copied_chains",
     "disagreeing_chains",
+    "doubtful_weights",
     "effective_sizes",
     "few_effective_draws",
     "heavy_weights",
@@ -74,6 +75,26 @@ def too_few_draws(run: Run) -> list[Finding]:
             f"{run.num_draws} draws a chain are too few to judge: R-hat and ESS are "
             f"undefined below {_FEWEST_DRAWS}, and mean something from a few hundred.",
             "num_samples=1000.",
+        )
+    ]
+
+
+def doubtful_weights(run: Run) -> list[Finding]:
+    """Draws by importance sampling that a few proposals decide."""
+    shape = run.attributes.get("pareto_k")
+    if shape is None:
+        return []
+    limit = run.attributes["good_k"]
+    size = run.attributes["effective_sample_size"]
+    if shape <= limit and size >= _SMALLEST_ESS_OF_A_CHAIN:
+        return []
+    number = run.attributes["num_proposals"]
+    return [
+        Finding(
+            f"The importance weights cannot be trusted: their Pareto shape is "
+            f"{shape:.2f} (at most {limit:.2f} is wanted), and {number} proposals are "
+            f"worth {size:.0f} draws.",
+            any_of("gp.sample(init=...)", "more proposals, where the shape is near"),
         )
     ]
 

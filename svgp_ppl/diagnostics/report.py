@@ -9,6 +9,7 @@ from svgp_ppl.diagnostics.advice import Finding
 from svgp_ppl.diagnostics.findings_of_draws import (
     copied_chains,
     disagreeing_chains,
+    doubtful_weights,
     effective_sizes,
     few_effective_draws,
     heavy_weights,
@@ -78,8 +79,8 @@ def report(posterior: Any, *args, **kwargs) -> Report:
 
     *Draws*: NaN or infinite values; too few to judge; chains that stand still, in
     everything or in some parameters; chains that are copies; R-hat above 1.01; fewer
-    than 100 effective draws a chain; data whose LOO weights have heavy tails, where
-    there is a log likelihood.
+    than 100 effective draws a chain; importance weights that a few proposals decide;
+    data whose LOO weights have heavy tails, where there is a log likelihood.
 
     *Sampler*: statistics that are NaN; divergences; Metropolis steps that are mostly
     refused; energies that mix slowly (BFMI below 0.3); trajectories that end because
@@ -138,6 +139,7 @@ def _report_run(run: Run) -> Report:
     few = too_few_draws(run)
     findings = [
         *non_finite_draws(run),
+        *doubtful_weights(run),
         *(few or stuck_chains(run)),
         *copied_chains(run),
         *undefined_statistics(run),
