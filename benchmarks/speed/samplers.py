@@ -7,7 +7,9 @@ Four chains from the same Gaussian fit. ``+`` marks chains in the coordinates of
 fit, ``-`` those that move the whitened values. ``numpyro`` is
 ``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from draws of the
 same fit; ``numpyro+`` the same on ``gp.mcmc.reparam_sites(model, fit, ...)``; ``hsgp``
-NumPyro's on its Hilbert space approximation (coal only). ``unwhitened`` is NUTS on
+NumPyro's on its Hilbert space approximation (coal only). ``importance`` is
+``gp.importance_sample``, whose effective sample size is that of its weights.
+``unwhitened`` is NUTS on
 u = L v in the place of v. ``--beside`` adds draws of ``gpflow_sgpmc.py``.
 
 ``to 400`` is the time from the call to 400 effective draws of the slowest parameter:
@@ -48,6 +50,7 @@ SAMPLERS = {
     "MCLMC-": (gp.mcmc.MCLMC(), "whitened"),
     "Gibbs": (gp.mcmc.Gibbs(), "whitened"),
     "slices": (gp.mcmc.Gibbs("elliptical_slice"), "whitened"),
+    "importance": (None, None),
     "numpyro": (None, None),
     "numpyro+": (None, None),
     "hsgp": (None, None),
@@ -214,19 +217,21 @@ def loaded(path: str):
 
 def report(name: str, draws, whole: float = float("nan")) -> None:
     """A line of the table; ``whole`` is how long the call took."""
-    sizes = np.concatenate([np.ravel(v) for v in ess(draws).values()])
-    worst = max(float(np.max(v)) for v in rhat(draws).values())
     attributes = draws["posterior"].attrs
+    sizes = np.concatenate([np.ravel(v) for v in ess(draws).values()])
+    sizes = np.minimum(sizes, attributes.get("effective_sample_size", np.inf))
+    worst = max(float(np.max(v)) for v in rhat(draws).values())
     seconds, gradients = attributes["sampling_seconds"], attributes["num_gradients"]
     stats = group(draws, "sample_stats")
     divergences = int(stats["diverging"].sum()) if "diverging" in stats else 0
+    steps = stats["n_steps"].size if gradients else 1
     per_gradient = 1000 * sizes.min() / gradients if gradients else float("nan")
     to_400 = whole - seconds + seconds * 400 / sizes.min()
     print(
         f"{name:10s}{sizes.min():9.0f}{np.median(sizes):9.0f}{worst:8.3f}{whole:9.1f}"
         f"{seconds:9.2f}{to_400:9.1f}{sizes.min() / seconds:10.1f}"
         f"{np.median(sizes) / seconds:10.1f}{per_gradient:12.2f}"
-        f"{gradients / stats['n_steps'].size:10.1f}{divergences:6d}",
+        f"{gradients / steps:10.1f}{divergences:6d}",
         flush=True,
     )
 
@@ -265,7 +270,12 @@ def main():
         key = random.key(seed)
         sampler, coordinates = SAMPLERS[name]
         with single_threaded_lapack():
-            if sampler is None:
+            if name == "importance":
+                began = time.perf_counter()
+                number = {"num_chains": options.chains, "num_samples": options.samples}
+                draws = gp.importance_sample(key, model, x, y, init=fit, **number)
+                whole = time.perf_counter() - began
+            elif sampler is None:
                 draws, whole = of_numpyro(name, key, model, fit, x, y, options)
             else:
                 whole_model, start = model, fit

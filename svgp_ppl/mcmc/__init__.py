@@ -8,6 +8,7 @@ from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import (
+    Adaptive,
     HostAdaptation,
     HostAdapted,
     Sampler,
@@ -22,6 +23,7 @@ __all__ = [
     "NUTS",
     "SGHMC",
     "SGLD",
+    "Adaptive",
     "ChEES",
     "Chains",
     "EllipticalSlice",
