@@ -52,8 +52,12 @@ _MOST_BYTES = 2**28
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
 
-# Options of XLA for programs that are run once.
-_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
+# Options of XLA for programs that are run once: a third of the time to compile. They
+# are not part of any interface; an XLA that does not know them compiles without.
+_QUICKLY: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 _found: OrderedDict[tuple, "_Found"] = OrderedDict()
 _compiled: OrderedDict[str, Any] = OrderedDict()
@@ -298,9 +302,16 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
     digest = f"{digest} {runs_once} {_settings()}"
     executable = _compiled.get(digest)
     if executable is None:
-        executable = lowered.compile(_QUICKLY if runs_once else None)
+        executable = _compiled_quickly(lowered) if runs_once else lowered.compile()
         _remember(_compiled, digest, executable)
     return _Found(executable, constants, out_trees[-1])
+
+
+def _compiled_quickly(lowered: Any) -> Any:
+    try:
+        return lowered.compile(_QUICKLY)
+    except jax.errors.JaxRuntimeError:
+        return lowered.compile()
 
 
 def _remember(programs: OrderedDict, key: Any, value: Any) -> None:

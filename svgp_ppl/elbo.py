@@ -10,7 +10,7 @@ and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and
 distributions, no kernels.
 """
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ from jax import random
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.handlers import marginalised, trace_of
+from svgp_ppl.handlers import marginalised, trace_of, unwrapped
 from svgp_ppl.primitives import expected_of
+from svgp_ppl.residual import Seen, gain
 from svgp_ppl.variational import Entropy, group_of, prior_kl
 
 __all__ = ["MarginalELBO", "require_data"]
@@ -43,6 +44,10 @@ class MarginalELBO(ELBO):
             components that are equal or far apart (Kolchinsky & Tracey 2017); or
             ``"monte_carlo"``, unbiased.
         num_entropy_draws: Draws per component for ``"monte_carlo"``.
+        conditional: What q(f|u) is: ``"prior"``, p(f|u) itself; or ``"scaled"``, p(f|u)
+            with the best scale of its covariance, a bound that is never looser and
+            costs little more (Titsias 2025; Bui, Ashman & Turner 2025). With
+            likelihoods other than ``Gaussian`` it needs all rows at every step.
 
     Example:
         >>> import optax, svgp_ppl as gp
@@ -58,12 +63,18 @@ class MarginalELBO(ELBO):
         *,
         entropy: Entropy = "jensen",
         num_entropy_draws: int = 16,
+        conditional: Literal["prior", "scaled"] = "prior",
     ):
         super().__init__(num_particles, vectorize_particles)
         if entropy not in get_args(Entropy):
             raise ValueError(
                 f"entropy must be one of {get_args(Entropy)}, and is {entropy!r}."
             )
+        if conditional not in ("prior", "scaled"):
+            raise ValueError(
+                f'conditional must be "prior" or "scaled", and is {conditional!r}.'
+            )
+        self.conditional = conditional
         self.entropy: Entropy = entropy
         self.num_entropy_draws = num_entropy_draws
 
@@ -112,6 +123,8 @@ class MarginalELBO(ELBO):
                 num_draws=self.num_entropy_draws,
             )
             bound -= divergence if scale is None else scale * divergence
+        if self.conditional == "scaled":
+            bound += gain(_observe_sites(model_trace))
         mutable = {**_mutable(guide_trace), **_mutable(model_trace)}
         return bound, mutable or None
 
@@ -134,6 +147,17 @@ def require_data(model_trace: dict[str, dict]) -> None:
             "the model has no observed site: was y passed? Draws from its prior are "
             "numpyro.infer.Predictive(model, num_samples=...)."
         )
+
+
+def _observe_sites(model_trace: dict[str, dict]) -> list[Seen]:
+    """The ``observe`` sites, with the masks around them."""
+    found = []
+    for site in model_trace.values():
+        expected = expected_of(site)
+        if expected is not None:
+            _, mask = unwrapped(site["fn"])
+            found.append(Seen(expected, site["value"], mask, site["scale"]))
+    return found
 
 
 def _log_prob(site: dict) -> jax.Array:

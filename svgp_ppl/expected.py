@@ -99,7 +99,11 @@ class Expected(dist.Distribution):
 
     def log_prob(self, value, intermediates=None):
         """E_q log p(value_n | f_n), [N]."""
-        marginal, options = self.marginal(), {"method": self.method, "key": self.key}
+        return self.log_prob_of(value, self.marginal())
+
+    def log_prob_of(self, value, marginal: Marginal) -> Float[Array, " N"]:
+        """The same under another distribution of the latent at each datum."""
+        options = {"method": self.method, "key": self.key}
         return self._of_labels(
             value, lambda p, y: variational_expectation(p, y, marginal, **options)
         )

@@ -14,7 +14,7 @@ f(x) − f(x) is exactly zero.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -289,6 +289,18 @@ class Latent:
         if self.is_single:
             return Marginal(mean[..., 0], variance[..., 0], None, log_pi)
         return Marginal(mean, variance, covariance, log_pi)
+
+    def at_inducing_mean(self) -> "Latent":
+        """The same latent given u = m(z): what varies is what u leaves open."""
+
+        def known(view: View) -> View:
+            event_shape = view.process.qv.event_shape
+            zeros = jnp.zeros(event_shape, view.process.z.dtype)
+            qv = dist.Delta(zeros, event_dim=len(event_shape))
+            return replace(view, process=replace(view.process, qv=qv))
+
+        terms = tuple({(known(v), p): w for (v, p), w in t.items()} for t in self.terms)
+        return replace(self, terms=terms)
 
     def given_whitened(self) -> tuple[dict[str, Array], Array, Array]:
         """ρ_n = b_n + Σ_c φ_cnᵀ v_c + N(0, r_n), for a latent of one component.

@@ -53,7 +53,8 @@ MAY_IMPORT = {
         "linalg",
         "missing",
     },
-    "elbo": {"handlers", "primitives", "variational"},
+    "residual": {"expected", "latent", "likelihoods", "marginals"},
+    "elbo": {"handlers", "primitives", "residual", "variational"},
     "deep": {"checks", "inducing", "latent", "linalg", "primitives"},
     "guides": {"checks", "compilation", "handlers", "primitives", "variational"},
     "fitting": {
@@ -123,6 +124,17 @@ MAY_IMPORT = {
         "mcmc.coordinates",
         "mcmc.target",
         "expected",
+    },
+    "mcmc.importance": {
+        "checks",
+        "compilation",
+        "diagnostics",
+        "fitting",
+        "linalg",
+        "mcmc.chains",
+        "mcmc.coordinates",
+        "mcmc.draws",
+        "mcmc.target",
     },
     "mcmc.sample": {
         "checks",

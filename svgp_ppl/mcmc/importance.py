@@ -23,7 +23,7 @@ from blackjax.smc.resampling import systematic
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.compilation import call
+from svgp_ppl.compilation import Program, call, find
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.fitting import Fit
 from svgp_ppl.linalg import single_threaded_lapack
@@ -106,34 +106,29 @@ def importance_sample(
     require_arguments(model, args, kwargs)
     key_target, key_start, key_first, key_second, key_kept = random.split(key, 5)
     guide, params = guide_and_params(init)
+    made = (model, args, kwargs, params, num_noise_draws)
     with single_threaded_lapack():
-        options = {"collapse": True}
-        target = Target(
-            key_target, model, args, kwargs, params, num_noise_draws, **options
-        )
+        target = Target(key_target, *made, collapse=True)
         start = fitted_start(key_start, guide, params, target, 1)
         _require_standard(start)
+        program = _program(key, target, start, num_proposals)
         began = time.perf_counter()
-        first = _weighted(key_first, target, start, num_proposals)
-        start = _moved(start, *first)
-        positions, log_weights = _weighted(key_second, target, start, num_proposals)
+        start = _moved(start, *_weighted(program, key_first, start))
+        positions, log_weights = _weighted(program, key_second, start)
         seconds = time.perf_counter() - began
         kept = _resampled(key_kept, log_weights, num_kept)
-        draws = {
-            name: x[kept].reshape(num_chains, -1, *x.shape[1:])
-            for name, x in positions.items()
-        }
         attrs = _trust(log_weights) | {
             "num_proposals": num_proposals,
             "init": "fit",
             "coordinates": "collapsed" if target.is_collapsed else "fitted",
         }
-        shape = (num_chains, num_samples)
-        chains = _as_chains(draws, log_weights[kept].reshape(shape), seconds)
-        sampler = ("importance", {})
-        return as_arviz(
-            key_target, chains, target, start, sampler, log_likelihood, attrs
+        outputs = jax.tree.map(
+            lambda x: x[kept].reshape(num_chains, -1, *x.shape[1:]),
+            (positions, log_weights),
         )
+        chains = _as_chains(*outputs, seconds, program.seconds)
+        of = ("importance", {})
+        return as_arviz(key_target, chains, target, start, of, log_likelihood, attrs)
 
 
 def _require_standard(start: Start) -> None:
@@ -149,29 +144,37 @@ def _require_standard(start: Start) -> None:
         )
 
 
-def _weighted(key, target: Target, start: Start, num_proposals: int):
-    """Proposals by name, [S, ...], and their log weights [S]; on the host."""
+def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
+    """(key, coordinates and data, example) -> proposals [S, ...], log weights [S]."""
 
-    def run(key, start, positions):
-        coordinates, data = start
+    def run(key, of_start, example):
+        coordinates, data = of_start
 
         def one(key):
-            position, log_q = _proposal(key, positions)
+            position, log_q = _proposal(key, example)
             values = coordinates.to_values(position)
             return position, target.logdensity_fn(values, data) - log_q
 
         keys = random.split(key, num_proposals)
         return jax.lax.map(one, keys, batch_size=min(_BATCH, num_proposals))
 
-    example = {name: x[0] for name, x in start.positions.items()}
     made_of = ("importance weights", num_proposals, *target.made_of)
-    given = (key, (start.coordinates, start.data), example)
-    positions, log_weights = jax.device_get(call(run, made_of, *given))
+    return find(run, made_of, *_arguments(key, start))
+
+
+def _arguments(key, start: Start) -> tuple:
+    example = {name: x[0] for name, x in start.positions.items()}
+    return key, (start.coordinates, start.data), example
+
+
+def _weighted(program: Program, key, start: Start) -> tuple[dict, np.ndarray]:
+    """Proposals by name, [S, ...], and their log weights [S]; on the host."""
+    positions, log_weights = jax.device_get(program(*_arguments(key, start)))
     log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     if not np.any(log_weights > -np.inf):
         raise FloatingPointError(
-            f"the log density is not finite at any of {num_proposals} proposals around "
-            "the fit: look at gp.diagnostics.report(fit, ...)."
+            f"the log density is not finite at any of {len(log_weights)} proposals "
+            "around the fit: look at gp.diagnostics.report(fit, ...)."
         )
     return positions, log_weights.astype(np.float64)
 
@@ -241,14 +244,14 @@ def _normalised(log_weights: np.ndarray) -> np.ndarray:
     return weights / np.sum(weights)
 
 
-def _as_chains(draws: dict, log_weights: np.ndarray, seconds: float) -> Chains:
+def _as_chains(draws: dict, log_weights: np.ndarray, seconds, compiling) -> Chains:
     """Draws in the form of a run of chains."""
     return Chains(
         draws=draws,
         stats={"log_weight": log_weights},
         seconds=seconds,
         warmup_seconds=0.0,
-        compile_seconds=0.0,
+        compile_seconds=compiling,
         num_gradients=0,
         tuned=(),
         warmup_stats={},

@@ -1,0 +1,174 @@
+"""The bound with the covariance of p(f|u) scaled, against dense computations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import mask
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+
+import svgp_ppl as gp
+from tests.models import (
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    GAUSSIAN_Z,
+    LENGTHSCALE,
+    NOISE,
+    VARIANCE,
+    gaussian_model,
+    gaussian_posterior,
+    projection,
+    rbf,
+)
+
+# Few inducing inputs: u leaves much open.
+Z = GAUSSIAN_Z[1:3]
+COUNTS = np.random.default_rng(1).poisson(np.exp(GAUSSIAN_Y))
+
+
+def bound_of(model, guide, *args, **options):
+    loss = gp.MarginalELBO(**options)
+    evaluate = jax.jit(lambda: loss.loss(jax.random.key(0), {}, model, guide, *args))
+    return -float(evaluate())
+
+
+def gaussian_guide(mean, covariance):
+    def guide(x, y=None):
+        parts = jnp.asarray(mean), jnp.asarray(covariance)
+        numpyro.sample("f", dist.MultivariateNormal(*parts))
+
+    return guide
+
+
+def with_noise(scale):
+    """Regression whose noise may differ from datum to datum."""
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+    return model
+
+
+def dense(scale):
+    """Bounds of Titsias (2009) and (2025), and the log evidence; the best q(v)."""
+    a, residual = projection(GAUSSIAN_X, Z, VARIANCE, LENGTHSCALE)
+    noise = np.broadcast_to(np.square(scale), residual.shape)
+    low_rank = multivariate_normal(None, a @ a.T + np.diag(noise)).logpdf(GAUSSIAN_Y)
+    gram = rbf(GAUSSIAN_X, GAUSSIAN_X, VARIANCE, LENGTHSCALE)
+    exact = multivariate_normal(None, gram + np.diag(noise)).logpdf(GAUSSIAN_Y)
+    covariance = np.linalg.inv(np.eye(len(Z)) + (a.T / noise) @ a)
+    mean = covariance @ (a.T / noise) @ GAUSSIAN_Y
+    ratio = residual / noise
+    bounds = low_rank - ratio.sum() / 2, low_rank - np.log1p(ratio).sum() / 2, exact
+    return bounds, gaussian_guide(mean, covariance)
+
+
+@pytest.mark.parametrize("scale", [0.4, np.linspace(0.2, 0.8, 15)])
+def test_gaussian_bounds_are_those_of_titsias(scale):
+    (of_2009, of_2025, exact), guide = dense(scale)
+    data = GAUSSIAN_X, GAUSSIAN_Y
+    found = bound_of(with_noise(scale), guide, *data)
+    np.testing.assert_allclose(found, of_2009, atol=1e-8)
+    tighter = bound_of(with_noise(scale), guide, *data, conditional="scaled")
+    np.testing.assert_allclose(tighter, of_2025, atol=1e-8)
+    assert of_2009 + 1.0 < tighter < exact
+
+
+def poisson(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+def test_one_scale_of_counts_is_the_best_one():
+    """E log Poisson(y; e^f) = y m − exp(m + s/2) − log y!, s the variance."""
+    mean, root = np.array([0.5, -0.2]), np.array([[0.5, 0.0], [0.1, 0.4]])
+    a, residual = projection(GAUSSIAN_X, Z, VARIANCE, LENGTHSCALE)
+    known = np.sum((a @ root) ** 2, axis=1)
+
+    def gained(nu):
+        less = np.exp(a @ mean + (known + nu * residual) / 2)
+        divergence = len(a) / 2 * (nu - 1 - np.log(nu))
+        return np.sum(np.exp(a @ mean + (known + residual) / 2) - less) - divergence
+
+    best = minimize_scalar(lambda nu: -gained(nu), bounds=(0.01, 1.0), method="bounded")
+    assert best.x < 0.8
+    guide, data = gaussian_guide(mean, root @ root.T), (GAUSSIAN_X, COUNTS)
+    found = bound_of(poisson, guide, *data, conditional="scaled")
+    np.testing.assert_allclose(
+        found - bound_of(poisson, guide, *data), -best.fun, rtol=1e-3
+    )
+
+
+def test_several_components_gain_too():
+    def model(x, y=None):
+        shared = jnp.asarray(Z)
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), shared, num_outputs=3)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Softmax(3), f(x), obs=y)
+
+    def guide(x, y=None):
+        numpyro.sample("f", dist.Normal(jnp.zeros((3, 2)), 0.5).to_event(2))
+
+    data = GAUSSIAN_X, COUNTS % 3
+    scaled = bound_of(model, guide, *data, conditional="scaled")
+    assert scaled > bound_of(model, guide, *data) + 1e-3
+
+
+def test_masked_rows_gain_nothing():
+    known = np.arange(15) % 3 > 0
+    guide = gaussian_guide(*gaussian_posterior())
+    few = GAUSSIAN_X[known], GAUSSIAN_Y[known]
+
+    def of_rows(x, y=None):
+        f = gp.sparse_gp(
+            "f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(GAUSSIAN_Z)
+        )
+        with numpyro.plate("data", len(x)), mask(mask=jnp.asarray(known)):
+            gp.observe("y", gp.likelihoods.Gaussian(NOISE), f(x), obs=y)
+
+    whole = bound_of(gaussian_model, guide, *few, conditional="scaled")
+    found = bound_of(of_rows, guide, GAUSSIAN_X, GAUSSIAN_Y, conditional="scaled")
+    np.testing.assert_allclose(found, whole, atol=1e-9)
+
+
+def in_batches(likelihood):
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
+        with numpyro.plate("data", 15, subsample_size=5) as rows:
+            gp.observe("y", likelihood, f(x[rows]), obs=y[rows])
+
+    return model
+
+
+def test_batches_gain_their_share_of_a_gaussian():
+    _, guide = dense(0.4)
+    model = in_batches(gp.likelihoods.Gaussian(0.4))
+    data = jnp.asarray(GAUSSIAN_X), jnp.asarray(GAUSSIAN_Y)
+    whole = bound_of(with_noise(0.4), guide, *data, conditional="scaled")
+
+    def at(key):
+        loss = gp.MarginalELBO(conditional="scaled").loss
+        return -loss(key, {}, model, guide, *data)
+
+    values = jax.jit(jax.vmap(at))(jax.random.split(jax.random.key(0), 4000))
+    error = float(jnp.std(values)) / np.sqrt(4000)
+    assert abs(float(jnp.mean(values)) - whole) < 5 * error
+
+
+def test_batches_of_counts_are_refused():
+    _, guide = dense(0.4)
+    model = in_batches(gp.likelihoods.Poisson())
+    data = jnp.asarray(GAUSSIAN_X), jnp.asarray(COUNTS)
+    with pytest.raises(ValueError, match="needs all rows at every step"):
+        bound_of(model, guide, *data, conditional="scaled")
+
+
+def test_another_word_is_refused(as_users_call):
+    with pytest.raises(ValueError, match='conditional must be "prior" or "scaled"'):
+        gp.MarginalELBO(conditional="best")
