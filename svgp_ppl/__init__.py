@@ -21,7 +21,13 @@ from svgp_ppl import (
 )
 from svgp_ppl.compilation import cache_compilations
 from svgp_ppl.elbo import MarginalELBO
-from svgp_ppl.fitting import Fit, NonFiniteBoundError, fit, natural_gradient
+from svgp_ppl.fitting import (
+    Fit,
+    NonFiniteBoundError,
+    fit,
+    natural_gradient,
+    update,
+)
 from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
@@ -66,5 +72,6 @@ __all__ = [
     "sample",
     "sparse_gp",
     "stack",
+    "update",
     "variational",
 ]

@@ -67,6 +67,7 @@ MAY_IMPORT = {
         "guides",
         "handlers",
         "kernels",
+        "latent",
         "linalg",
         "primitives",
         "progress",

@@ -160,7 +160,10 @@ def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
 
 
 def sites_of(
-    loc: np.ndarray, covariance: np.ndarray, priors: Mapping[str, Prior]
+    loc: np.ndarray,
+    covariance: np.ndarray,
+    priors: Mapping[str, Prior],
+    least_precision: float = _LEAST_PRECISION,
 ) -> dict[str, Sites]:
     """Sites of the processes that share N(m, S) over their v; on the host, in float64.
 
@@ -172,13 +175,14 @@ def sites_of(
         loc: m, [B, T].
         covariance: S, [B, T, T].
         priors: The processes at the fit, in the order of the stack; one if B > 1.
+        least_precision: Smallest d of a direction with a site.
     """
     if len(loc) == 1:
-        return _sites_of_group(loc[0], covariance[0], priors)
+        return _sites_of_group(loc[0], covariance[0], priors, least_precision)
     ((name, prior),) = priors.items()
     rows = zip(loc, covariance, np.asarray(prior.mean)[:, None])
     groups = [
-        _sites_of_group(m, s, {name: Prior(row, prior.scale_tril)})
+        _sites_of_group(m, s, {name: Prior(row, prior.scale_tril)}, least_precision)
         for m, s, row in rows
     ]
     return {
@@ -186,11 +190,13 @@ def sites_of(
     }
 
 
-def _sites_of_group(loc, covariance, priors: Mapping[str, Prior]) -> dict[str, Sites]:
+def _sites_of_group(
+    loc, covariance, priors: Mapping[str, Prior], least_precision: float
+) -> dict[str, Sites]:
     loc, covariance = np.asarray(loc, float), np.asarray(covariance, float)
     variances, directions = np.linalg.eigh((covariance + covariance.T) / 2)
     precisions = 1.0 / np.maximum(variances, 1e-12) - 1.0
-    keep = precisions > _LEAST_PRECISION
+    keep = precisions > least_precision
     d = np.where(keep, precisions, 1.0)
     # G at the fit, [R, ΣT]: what the pseudo-data see of v.
     seen = (np.where(keep, np.sqrt(d), 0.0) * directions).T

@@ -1,0 +1,182 @@
+"""New data without the old ones: the sites of a fit stand for what it has seen.
+
+At the end of a fit q(u) is the prior times a Gaussian factor t(u), its sites
+(``variational.sites``). With t in the place of the likelihood of the data of before,
+the bound of new data is (Bui, Nguyen & Turner 2017, up to a constant)
+
+    Σ_n E_q log p(y_n|f_n) + E_q log t(f(z_before)) − KL(q(v) ‖ N(0, I)),
+    E_q log t = −½ Σ_b (‖y_b − H_b m_b‖² + tr(H_b C_b H_bᵀ)),
+
+m_b and C_b the mean and covariance of output b at the inducing inputs of before under
+the new q, so that hyperparameters and inducing inputs may move on.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro.handlers import Messenger
+
+from svgp_ppl.checks import require_key
+from svgp_ppl.compilation import call, partition
+from svgp_ppl.fitting.fit import fit
+from svgp_ppl.fitting.result import Fit
+from svgp_ppl.handlers import is_inducing, set_up, trace_of
+from svgp_ppl.latent import SparseGP
+from svgp_ppl.linalg import matmul
+from svgp_ppl.variational import is_coupled, log_weights
+from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
+
+__all__ = ["update"]
+
+# Of a site; less than for coordinates, since here it is what data have said.
+_LEAST_PRECISION = 1e-3
+
+
+class _Seen(NamedTuple):
+    """What a fit has seen of a process: its sites, at the inducing inputs z."""
+
+    sites: Sites
+    z: np.ndarray
+
+
+def update(key, earlier: Fit, *args, **options) -> Fit:
+    """Go on from a fit with new data, without those of before.
+
+    Streaming sparse GPs (Bui, Nguyen & Turner 2017): what the fit has learnt of each
+    process is kept as a Gaussian factor at its inducing inputs, and hyperparameters,
+    inducing inputs and q(v) are fitted to that and the new data together. With a
+    Gaussian likelihood, fixed hyperparameters and inducing inputs it is the fit of all
+    data at once.
+
+    Args:
+        key: Random key.
+        earlier: What ``gp.fit`` or ``update`` returned, of a guide with a Gaussian for
+            every process (``AutoGaussian``). With few inducing inputs near the new
+            data, let z move, or leave some for them from the start.
+        *args: Arguments of the model: the new data, in whatever number.
+        **options: Options of ``gp.fit``, and keyword arguments of the model.
+
+    Returns:
+        A fit of the same model and guide. Its losses are those of the bound above,
+        without its constant.
+
+    Raises:
+        ValueError: The fit has no model (``Fit.load(path, guide, model)``), or a
+            process whose q(v) is shared with others, a mixture or a point; ``init`` is
+            among the options; or what ``gp.fit`` refuses.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> fitted = gp.fit(random.key(0), model, x, y)  # doctest: +SKIP
+        >>> fitted = gp.update(random.key(1), fitted, x_new, y_new)  # doctest: +SKIP
+    """
+    require_key(key)
+    if not isinstance(earlier, Fit):
+        raise ValueError(
+            "the second argument of update is what gp.fit returned, and is a "
+            f"{type(earlier).__name__}."
+        )
+    model, guide = earlier.model, earlier.guide
+    if model is None:
+        raise ValueError(
+            "the fit does not know its model: gp.Fit.load(path, guide, model)."
+        )
+    if "init" in options:
+        raise ValueError("update starts from the fit that it is given: drop init=.")
+    key_seen, key_fit = random.split(key)
+    own = inspect.signature(fit).parameters
+    of_model = {name: x for name, x in options.items() if name not in own}
+    seen = _seen_by(key_seen, earlier, args, of_model)
+    start = (guide, earlier.params)
+    new = fit(key_fit, _with_seen(model, seen), guide, *args, init=start, **options)
+    return replace(new, model=model)
+
+
+def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
+    """The sites of every process, at the parameters of the fit."""
+    model: Any = earlier.model
+    guide, params = earlier.guide, dict(earlier.params)
+    set_up(guide, key, args, kwargs)
+    arrays, combine, static = partition(args, kwargs)
+
+    def look(key, params, arrays):
+        args, kwargs = combine(arrays)
+        run = {"key": key, "values": params}
+        of_guide = trace_of(guide, args, kwargs, **run)
+        sites = trace_of(model, args, kwargs, guide_trace=of_guide, **run)
+        found = {}
+        for name, site in sites.items():
+            if is_inducing(site):
+                process = site["infer"]["inducing"]["process"]
+                _require_gaussian(name, site["value"])
+                qv = moments([site["value"]], [len(process.z)])
+                prior = Prior(process.inducing_mean, process.scale_tril)
+                found[name] = (*qv, prior, process.z)
+        return found
+
+    made_of = ("what a fit has seen", model, guide, static)
+    found = jax.device_get(call(look, made_of, key, params, arrays, runs_once=True))
+    return {
+        name: _Seen(sites_of(*qv, {name: prior}, _LEAST_PRECISION)[name], z)
+        for name, (*qv, prior, z) in found.items()
+    }
+
+
+def _require_gaussian(name: str, qv: Any) -> None:
+    is_gaussian = isinstance(qv, dist.Distribution) and log_weights(qv) is None
+    if not is_gaussian or is_coupled(qv):
+        raise ValueError(
+            f"update needs a Gaussian q(v) of its own for process '{name}', as "
+            "AutoGaussian has; not a point, a mixture, or one shared between "
+            "processes."
+        )
+
+
+def _with_seen(model: Callable, seen: Mapping[str, _Seen]) -> Callable:
+    """The model with E log t(f(z_before)) of each process as a factor."""
+
+    def run(*args, **kwargs):
+        found = _Processes()
+        with found:
+            result = model(*args, **kwargs)
+        for name, process in found.by_name.items():
+            numpyro.factor(f"{name}_seen", _expectation(seen[name], process))
+        return result
+
+    return run
+
+
+def _expectation(seen: _Seen, process: SparseGP) -> jax.Array:
+    dtype = process.z.dtype
+    mean, covariance = process(jnp.asarray(seen.z, dtype)).joint()
+    mean = jnp.reshape(mean.T, (-1, len(seen.z)))  # [P, M]
+    size, outputs = len(seen.z), len(mean)
+    covariance = jnp.reshape(covariance, (size, outputs, size, outputs))
+    covariance = jnp.einsum("mpnp->pmn", covariance)
+    h, data = (jnp.asarray(a, dtype) for a in seen.sites[:2])
+    rest = data - jnp.einsum("brm,bm->br", h, mean)
+    return -0.5 * (jnp.sum(jnp.square(rest)) + jnp.sum(matmul(h, covariance) * h))
+
+
+class _Processes(Messenger):
+    """A NumPyro handler that keeps every process with its q(v), or its values."""
+
+    def __init__(self):
+        self.by_name: dict[str, SparseGP] = {}
+        super().__init__()
+
+    def postprocess_message(self, msg: Any) -> None:
+        """Keep the process."""
+        if msg["type"] == "sample" and is_inducing(msg):
+            qv, process = msg["value"], msg["infer"]["inducing"]["process"]
+            if not isinstance(qv, dist.Distribution):
+                qv = dist.Delta(qv, event_dim=jnp.ndim(qv))
+            self.by_name[msg["name"]] = replace(process, qv=qv)

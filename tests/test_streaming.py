@@ -1,0 +1,123 @@
+"""New data without the old ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+
+import svgp_ppl as gp
+from tests.models import (
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    GAUSSIAN_Z,
+    gaussian_model,
+    gaussian_posterior,
+)
+
+FIRST, SECOND = slice(0, 8), slice(8, 15)
+EXACT = gp.natural_gradient(1.0)
+
+
+def rows(part):
+    return jnp.asarray(GAUSSIAN_X[part]), jnp.asarray(GAUSSIAN_Y[part])
+
+
+def first_fit(model=gaussian_model, **options):
+    guide = gp.AutoGaussian(model)
+    sizes = {"num_steps": 2, "optimizer": EXACT, "progress": False, **options}
+    return gp.fit(jax.random.key(0), model, guide, *rows(FIRST), **sizes)
+
+
+def continued(fitted, part=SECOND, **options):
+    sizes = {"num_steps": 2, "optimizer": EXACT, "progress": False, **options}
+    return gp.update(jax.random.key(1), fitted, *rows(part), **sizes)
+
+
+def moments_of(fitted):
+    factor = np.asarray(fitted.params["auto_f_scale_tril"])
+    return np.asarray(fitted.params["auto_f_loc"]), factor @ factor.T
+
+
+def test_a_conjugate_fit_in_parts_is_that_of_all_data():
+    """Natural steps of rate 1 are exact: the posterior, without the first data."""
+    fitted = continued(continued(first_fit(), slice(8, 11)), slice(11, 15))
+    assert fitted.model is gaussian_model
+    for found, exact in zip(moments_of(fitted), gaussian_posterior()):
+        np.testing.assert_allclose(found, exact, atol=5e-4)
+
+
+def outputs(x, y=None):
+    f = gp.sparse_gp(
+        "f", gp.kernels.RBF(1.3, 0.7), jnp.asarray(GAUSSIAN_Z), num_outputs=2
+    )
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x)[..., 0], obs=y)
+        gp.observe("w", gp.likelihoods.Gaussian(0.2), f(x)[..., 1], obs=-y)
+
+
+def test_outputs_and_moving_hyperparameters():
+    fitted = continued(first_fit(outputs))
+    whole = gp.fit(
+        jax.random.key(0), outputs, gp.AutoGaussian(outputs),
+        jnp.asarray(GAUSSIAN_X), jnp.asarray(GAUSSIAN_Y),
+        num_steps=2, optimizer=EXACT, progress=False,
+    )  # fmt: skip
+    for name, value in whole.params.items():
+        np.testing.assert_allclose(fitted.params[name], value, atol=2e-3)
+
+
+def moving(x, y=None):
+    """Hyperparameters and z are fitted."""
+    positive = numpyro.distributions.constraints.softplus_positive
+    lengthscale = numpyro.param("lengthscale", 0.7, constraint=positive)
+    z = numpyro.param("z", jnp.asarray(GAUSSIAN_Z))
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.3, lengthscale), z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x), obs=y)
+
+
+def test_what_was_learnt_stays_where_z_moves_away():
+    """The new data are far off, and z goes there; the old region is remembered."""
+    options = {"num_steps": 400, "optimizer": optax.adam(0.03)}
+    fitted = first_fit(moving, **options)
+    seen, far = jnp.asarray(GAUSSIAN_X[FIRST]), jnp.asarray(GAUSSIAN_X[SECOND])
+
+    def error(fit, x, part):
+        mean = gp.predict(moving, fit, x)["y"].mean
+        return float(np.sqrt(np.mean((mean - GAUSSIAN_Y[part]) ** 2)))
+
+    new = continued(fitted, **options)
+    forgetful = gp.fit(
+        jax.random.key(1), moving, fitted.guide, *rows(SECOND),
+        init=(fitted.guide, fitted.params), progress=False, **options,
+    )  # fmt: skip
+    assert error(new, far, SECOND) < 0.6 * error(fitted, far, SECOND)
+    assert error(new, seen, FIRST) < error(fitted, seen, FIRST) + 0.1
+    assert error(new, seen, FIRST) < 0.7 * error(forgetful, seen, FIRST)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda fitted: None, "what gp.fit returned"),
+        (lambda fitted: gp.Fit(**{**vars(fitted), "model": None}), "know its model"),
+        (lambda fitted: fitted, "drop init="),
+    ],
+)
+def test_refusals(as_users_call, change, message):
+    fitted = first_fit()
+    options = {"init": fitted} if message == "drop init=" else {}
+    with pytest.raises(ValueError, match=message):
+        continued(change(fitted), **options)
+
+
+def test_a_shared_gaussian_is_refused():
+    guide = gp.AutoMixture(gaussian_model, 2)
+    fitted = gp.fit(
+        jax.random.key(0), gaussian_model, guide, *rows(FIRST), num_steps=2,
+        progress=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="needs a Gaussian q"):
+        continued(fitted, optimizer=optax.adam(0.01))
