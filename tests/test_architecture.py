@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "likelihoods": {"checks", "expectations", "linalg", "marginals"},
     "handlers": {"compilation", "latent", "variational"},
     "expected": {"checks", "expectations", "handlers", "marginals", "missing"},
+    "observed": {"expected", "handlers"},
     "primitives": {
         "checks",
         "expectations",
@@ -67,6 +68,7 @@ MAY_IMPORT = {
         "handlers",
         "kernels",
         "linalg",
+        "prediction",
         "primitives",
         "progress",
         "variational",
@@ -76,10 +78,11 @@ MAY_IMPORT = {
         "compilation",
         "diagnostics",
         "expectations",
-        "fitting",
+        "expected",
         "handlers",
         "linalg",
         "missing",
+        "observed",
         "primitives",
     },
     "progress": set(),
@@ -106,7 +109,13 @@ MAY_IMPORT = {
         "expected",
         "variational",
     },
-    "mcmc.target": {"compilation", "handlers", "mcmc.collapsed", "mcmc.sites"},
+    "mcmc.target": {
+        "compilation",
+        "handlers",
+        "mcmc.collapsed",
+        "mcmc.sites",
+        "observed",
+    },
     "mcmc.coordinates": {
         "compilation",
         "fitting",
@@ -122,10 +131,11 @@ MAY_IMPORT = {
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.target",
-        "expected",
+        "observed",
     },
     "mcmc.sample": {
         "checks",
+        "diagnostics",
         "fitting",
         "linalg",
         "mcmc.chains",
@@ -135,6 +145,7 @@ MAY_IMPORT = {
         "mcmc.nuts",
         "mcmc.sampler",
         "mcmc.target",
+        "observed",
     },
     "mcmc.hybrid": {
         "checks",
@@ -144,13 +155,14 @@ MAY_IMPORT = {
         "mcmc.sampler",
         "prediction",
     },
-    "plots": {"diagnostics", "fitting"},
+    "plots": {"diagnostics", "fitting", "prediction"},
 }
 
 # Third-party packages that have one home.
 HOMES = {
     "blackjax": {"mcmc"},
     "arviz": {"diagnostics"},
+    "xarray": {"prediction"},
     "matplotlib": {"plots"},
     "optax": {"fitting", "mcmc"},
     "sklearn": {"mcmc"},

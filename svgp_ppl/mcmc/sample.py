@@ -9,6 +9,7 @@ import jax
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
+from svgp_ppl.diagnostics import axes_of
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.linalg import single_threaded_lapack
@@ -24,6 +25,7 @@ from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.observed import known_rows
 
 __all__ = ["sample"]
 
@@ -45,6 +47,8 @@ def sample(
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
     log_likelihood: bool = False,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     **kwargs,
@@ -79,6 +83,9 @@ def sample(
             takes the first of them that can be had (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
+        coords: Labels by dimension of the ArviZ object, such as ``{"data": years}``.
+        dims: Names of the dimensions after chain and draw, by variable. An axis of a
+            plate has the name of the plate by itself.
         checkpoint: File for the run so far, in the warm-up as in the sampling phase:
             about every half minute, at the end and at an interrupt. If it is there, the
             same call goes on from it, to the numbers of a run without a pause; with
@@ -97,7 +104,8 @@ def sample(
 
     Raises:
         ValueError: The model cannot be sampled (says why), a count is not positive, or
-            the checkpoint cannot be written or is of another run.
+            ``coords`` or ``dims`` do not fit the model, or the checkpoint cannot be
+            written or is of another run.
         FloatingPointError: The log density is not finite where the chains start; says
             which process or site.
 
@@ -132,6 +140,8 @@ def sample(
         minibatches=biased,
         collapse="collapsed" in choice,
     )
+    rows = {name: known_rows(data) for name, data in target.observed.items()}
+    axes = axes_of(target.shapes, target.plates, rows, coords, dims)
     start = _start(key_start, choice, guide, params, target, num_chains)
     options = {**counts, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, options)
@@ -141,7 +151,9 @@ def sample(
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
         **({"bias": "stochastic gradients"} if biased else {}),
     }
-    return as_arviz(key_target, chains, target, start, sampler, log_likelihood, attrs)
+    return as_arviz(
+        key_target, chains, target, start, sampler, log_likelihood, axes, attrs
+    )
 
 
 def _require_sampler(sampler: Any) -> None:

@@ -16,14 +16,8 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
-from svgp_ppl.prediction.posterior import (
-    Draws,
-    Rerun,
-    Samples,
-    choose_draws,
-    observed,
-    take_posterior,
-)
+from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
+from svgp_ppl.prediction.rerun import Draws, Rerun, observed
 
 __all__ = ["PathMethod", "as_sample_paths", "draw_functions"]
 
