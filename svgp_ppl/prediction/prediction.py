@@ -28,7 +28,7 @@ __all__ = ["Of", "Prediction"]
 Of = Literal["data", "latent"]
 
 # Nodes for the cdf of one draw; of many draws each has a narrow marginal, and fewer do.
-_NODES_OF_CDF, _FEWEST_NODES = 512, 48
+_NODES_OF_CDF, _FEWEST_NODES = 512, 24
 
 
 class Prediction:
