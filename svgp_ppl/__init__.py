@@ -20,6 +20,7 @@ from svgp_ppl import (
     variational,
 )
 from svgp_ppl.compilation import cache_compilations
+from svgp_ppl.diagnostics import hyperparameters
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fitting import (
     Fit,
@@ -33,7 +34,14 @@ from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
 from svgp_ppl.mcmc.importance import importance_sample
 from svgp_ppl.mcmc.sample import sample
-from svgp_ppl.prediction import Prediction, draw_functions, predict
+from svgp_ppl.prediction import (
+    Prediction,
+    draw_functions,
+    log_likelihood,
+    posterior_predictive,
+    predict,
+    prior_predictive,
+)
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 
 __version__ = "0.1.0"
@@ -59,15 +67,19 @@ __all__ = [
     "expectations",
     "fit",
     "fit_and_sample",
+    "hyperparameters",
     "importance_sample",
     "inducing",
     "kernels",
     "likelihoods",
+    "log_likelihood",
     "mcmc",
     "natural_gradient",
     "observe",
     "plots",
+    "posterior_predictive",
     "predict",
+    "prior_predictive",
     "propagate",
     "sample",
     "sparse_gp",

@@ -247,4 +247,7 @@ def in_words(support) -> str:
     if isinstance(support, type(dist.constraints.integer_interval(0, 1))):
         low, high = np.max(support.lower_bound), np.max(support.upper_bound)
         return f"the integers {low} to {high}"
+    if isinstance(support, type(dist.constraints.open_interval(0.0, 1.0))):
+        low, high = np.max(support.lower_bound), np.max(support.upper_bound)
+        return f"the numbers between {low:g} and {high:g}, without them"
     return str(support)

@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "likelihoods": {"checks", "expectations", "linalg", "marginals"},
     "handlers": {"compilation", "latent", "variational"},
     "expected": {"checks", "expectations", "handlers", "marginals", "missing"},
+    "observed": {"expected", "handlers"},
     "primitives": {
         "checks",
         "expectations",
@@ -69,6 +70,7 @@ MAY_IMPORT = {
         "kernels",
         "latent",
         "linalg",
+        "prediction",
         "primitives",
         "progress",
         "variational",
@@ -78,10 +80,11 @@ MAY_IMPORT = {
         "compilation",
         "diagnostics",
         "expectations",
-        "fitting",
+        "expected",
         "handlers",
         "linalg",
         "missing",
+        "observed",
         "primitives",
     },
     "progress": set(),
@@ -95,7 +98,7 @@ MAY_IMPORT = {
     "mcmc.hmc": {"mcmc.sampler", "mcmc.tuning"},
     "mcmc.chees": {"mcmc.hmc", "mcmc.sampler"},
     "mcmc.mclmc": {"mcmc.hmc", "mcmc.sampler"},
-    "mcmc.slice": {"mcmc.hmc"},
+    "mcmc.slice": {"mcmc.hmc", "mcmc.sampler"},
     "mcmc.gibbs": {"mcmc.hmc", "mcmc.sampler", "mcmc.slice", "mcmc.tuning"},
     "mcmc.control_variates": {"mcmc.hmc", "mcmc.sampler"},
     "mcmc.stochastic": {"mcmc.control_variates"},
@@ -108,7 +111,14 @@ MAY_IMPORT = {
         "expected",
         "variational",
     },
-    "mcmc.target": {"compilation", "handlers", "mcmc.collapsed", "mcmc.sites"},
+    "mcmc.target": {
+        "compilation",
+        "diagnostics",
+        "handlers",
+        "mcmc.collapsed",
+        "mcmc.sites",
+        "observed",
+    },
     "mcmc.coordinates": {
         "compilation",
         "fitting",
@@ -124,7 +134,7 @@ MAY_IMPORT = {
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.target",
-        "expected",
+        "observed",
     },
     "mcmc.importance": {
         "checks",
@@ -157,13 +167,14 @@ MAY_IMPORT = {
         "mcmc.sampler",
         "prediction",
     },
-    "plots": {"diagnostics", "fitting"},
+    "plots": {"diagnostics", "fitting", "prediction"},
 }
 
 # Third-party packages that have one home.
 HOMES = {
     "blackjax": {"mcmc"},
     "arviz": {"diagnostics"},
+    "xarray": {"prediction"},
     "matplotlib": {"plots"},
     "optax": {"fitting", "mcmc"},
     "sklearn": {"mcmc"},

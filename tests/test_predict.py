@@ -63,7 +63,7 @@ def test_moments_of_a_conjugate_model():
     np.testing.assert_allclose(at_new.mean, mean, atol=1e-7)
     np.testing.assert_allclose(at_new.variance, variance + NOISE**2, atol=1e-7)
     assert at_new.probs is None
-    assert repr(at_new) == "Prediction of 'y' at 9 inputs"
+    assert repr(at_new).startswith("Prediction of 'y' at 9 inputs\n  mean [9]: ")
 
 
 def test_density_of_a_conjugate_model():

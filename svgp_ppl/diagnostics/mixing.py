@@ -10,7 +10,13 @@ import arviz
 import numpy as np
 from jaxtyping import Float
 
-from svgp_ppl.diagnostics.posterior import arrays_of, group, to_arviz
+from svgp_ppl.diagnostics.posterior import (
+    arrays_of,
+    group,
+    hyperparameters,
+    is_from_sample,
+    to_arviz,
+)
 
 __all__ = [
     "bfmi",
@@ -256,10 +262,13 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
-        var_names: Variables to show; ``None`` shows all. The columns of the interval
-            are named by the installed ArviZ.
+        var_names: Variables to show; ``None`` shows all but the whitened values, where
+            it is known which these are (:func:`hyperparameters`) and there are others.
+            The columns of the interval are named by the installed ArviZ.
     """
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)
-    names = None if var_names is None else list(var_names)
+    if var_names is None and is_from_sample(posterior):
+        var_names = hyperparameters(posterior)
+    names = list(var_names) if var_names else None
     return arviz.summary(posterior, var_names=names)

@@ -5,6 +5,7 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
 """
 
+import json
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,27 @@ from typing import Any
 import arviz
 import numpy as np
 
-__all__ = ["arrays_of", "group", "label", "to_arviz"]
+__all__ = [
+    "ARVIZ_GROUPS",
+    "add_groups",
+    "arrays_of",
+    "group",
+    "hyperparameters",
+    "is_from_sample",
+    "label",
+    "to_arviz",
+]
+
+# Those that checks of a model make; what a fit was drawn to comes first.
+ARVIZ_GROUPS = (
+    "posterior",
+    "posterior_predictive",
+    "log_likelihood",
+    "prior",
+    "prior_predictive",
+    "observed_data",
+    "constant_data",
+)
 
 
 def to_arviz(
@@ -22,6 +43,9 @@ def to_arviz(
     observed_data: Mapping[str, Any] | None = None,
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: Mapping[str, Any] | None = None,
+    posterior_predictive: Mapping[str, Any] | None = None,
+    prior: Mapping[str, Any] | None = None,
+    prior_predictive: Mapping[str, Any] | None = None,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
     warmup_posterior: Mapping[str, Any] | None = None,
@@ -37,12 +61,16 @@ def to_arviz(
         observed_data: What was conditioned on, arrays by name.
         constant_data: Inputs and frozen parameters, arrays by name.
         log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
+        posterior_predictive: Data drawn given the draws, [chains, draws, data...].
+        prior: Draws of the prior, arrays [chains, draws, ...] by name.
+        prior_predictive: Data drawn given those, [chains, draws, data...].
         coords: Labels by dimension.
         dims: Names of the dimensions after chain and draw, by variable.
         warmup_posterior: Positions in the warm-up, arrays [chains, steps, ...].
         warmup_sample_stats: Its statistics, arrays [chains, steps] by name.
-        attrs: Attributes of the group ``posterior`` (of ``warmup_posterior`` if there
-            are no draws); ``sampling_seconds`` is what :func:`ess_per_second` reads.
+        attrs: Attributes of the group ``posterior`` (where there is none, of
+            ``warmup_posterior`` or ``prior``); ``sampling_seconds`` is what
+            :func:`ess_per_second` reads.
 
     Returns:
         ``InferenceData`` (ArviZ 0.x) or ``DataTree`` (ArviZ 1.x).
@@ -60,6 +88,9 @@ def to_arviz(
         "posterior": draws,
         "sample_stats": sample_stats,
         "log_likelihood": log_likelihood,
+        "posterior_predictive": posterior_predictive,
+        "prior": prior,
+        "prior_predictive": prior_predictive,
         "observed_data": observed_data,
         "constant_data": constant_data,
         "warmup_posterior": warmup_posterior,
@@ -70,8 +101,9 @@ def to_arviz(
         for name, content in groups.items()
         if content is not None
     }
-    sampled = ("posterior", "sample_stats", "log_likelihood")
-    _check_leading_axes({k: v for k, v in arrays.items() if k in sampled})
+    sampled = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
+    for together in (sampled, ("prior", "prior_predictive")):
+        _check_leading_axes({k: v for k, v in arrays.items() if k in together})
 
     build: Any = arviz.from_dict
     if int(arviz.__version__.split(".")[0]) < 1:
@@ -82,9 +114,58 @@ def to_arviz(
             result = build(**arrays, coords=coords, dims=dims, **saved)
     else:
         result = build(arrays, coords=coords, dims=dims)
-    of_attrs = "warmup_posterior" if draws is None else "posterior"
-    result[of_attrs].attrs.update(attrs or {})
+    owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
+    if attrs:
+        result[next(owners)].attrs.update(attrs)
     return result
+
+
+def add_groups(posterior: Any, others: Any) -> Any:
+    """Put the groups of another ArviZ object into this one, in place of its own.
+
+    Returns:
+        The first, changed.
+    """
+    for name in ARVIZ_GROUPS:
+        if name in others:
+            if name in posterior:
+                del posterior[name]
+            posterior[name] = others[name].copy()
+    return posterior
+
+
+def hyperparameters(posterior: Any) -> list[str]:
+    """Names of the variables that are not whitened values, for ``var_names`` of ArviZ.
+
+    Args:
+        posterior: What ``gp.sample``, ``gp.posterior_predictive`` of a fit or
+            ``gp.prior_predictive`` returns.
+
+    Raises:
+        ValueError: It is another object, which does not say what is whitened.
+
+    Example:
+        >>> import arviz, svgp_ppl as gp
+        >>> arviz.summary(draws, var_names=gp.hyperparameters(draws))
+        ... # doctest: +SKIP
+    """
+    if not is_from_sample(posterior):
+        raise ValueError(
+            "these draws do not say which of their variables are whitened values, as "
+            "those of gp.sample do. Leave the processes out by name: "
+            'var_names=["~f"].'
+        )
+    name = "posterior" if "posterior" in posterior else "prior"
+    whitened = json.loads(posterior[name].attrs["whitened_sites"])
+    return [n for n in group(posterior, name) if n not in whitened]
+
+
+def is_from_sample(posterior: Any) -> bool:
+    """Whether an object says which of its variables are whitened values."""
+    if not isinstance(posterior, Mapping) or isinstance(posterior, dict):
+        return False
+    name = "posterior" if "posterior" in posterior else "prior"
+    return name in posterior and "whitened_sites" in posterior[name].attrs
 
 
 def group(posterior: Any, name: str) -> dict[str, np.ndarray]:

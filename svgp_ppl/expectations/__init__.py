@@ -2,10 +2,16 @@
 
 ``variational``  E_q log p(y|f), the variational expectation
 ``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
+``cumulative``   P(y <= a), for quantiles
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``nodes``        quadrature nodes and draws, and the choice between them
 """
 
+from svgp_ppl.expectations.cumulative import (
+    closed_form_cdf,
+    latent_cdf,
+    predictive_cdf,
+)
 from svgp_ppl.expectations.nodes import (
     ClosedForm,
     GaussHermite,
@@ -44,17 +50,20 @@ __all__ = [
     "Trapezoid",
     "average",
     "average_about",
+    "closed_form_cdf",
     "closed_form_expectation",
     "closed_form_log_predictive",
     "default_method",
     "hermite_grid",
     "is_random",
+    "latent_cdf",
     "log_average_by_trapezoid",
     "log_predictive_density",
     "nearest_singularity",
     "normal_nodes",
     "num_components",
     "points",
+    "predictive_cdf",
     "predictive_mean_and_variance",
     "predictive_probabilities",
     "shifted",

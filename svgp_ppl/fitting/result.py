@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from numpyro.infer.svi import SVIState
 from svgp_ppl.checkpoints import Stored, read, write
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
+from svgp_ppl.prediction.predict import Prediction, predict
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 
@@ -49,6 +51,41 @@ class Fit:
         text = f"Fit({steps}, bound {bound} nats, params: {', '.join(self.params)})"
         findings = moving_bound(Fitted(np.asarray(self.losses, np.float64)))
         return "\n  ".join([text, *(finding.what for finding in findings)])
+
+    def predict(
+        self,
+        *args,
+        key=None,
+        num_draws: int = 100,
+        chunk_size: int | None = None,
+        **kwargs,
+    ) -> dict[str, Prediction]:
+        """``gp.predict`` of the model that was fitted, at other arguments.
+
+        Args:
+            *args: Arguments of the model at the new inputs, without y.
+            key: Random key; only needed when the guide or a deep model draws.
+            num_draws: Number of such draws.
+            chunk_size: Inputs projected at a time; chosen by itself if None.
+            **kwargs: Keyword arguments of the model.
+
+        Returns:
+            Site name -> :class:`~svgp_ppl.Prediction`.
+
+        Raises:
+            ValueError: The model is not known, after ``load`` without it; or what
+                ``gp.predict`` refuses.
+
+        Example:
+            >>> fitted.predict(x_new)["y"].interval(0.9)  # doctest: +SKIP
+        """
+        if self.model is None:
+            raise ValueError(
+                "this fit does not know its model: gp.Fit.load(path, guide, model), or "
+                "gp.predict(model, fit, ...)."
+            )
+        options: Any = {"key": key, "num_draws": num_draws, "chunk_size": chunk_size}
+        return predict(self.model, self, *args, **options, **kwargs)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything but the guide to a file, without pickle.

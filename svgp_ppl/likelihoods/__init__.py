@@ -9,7 +9,12 @@ from svgp_ppl.likelihoods.binary import AdditiveNoiseBernoulli, Bernoulli
 from svgp_ppl.likelihoods.classes import AdditiveNoiseCategorical, Softmax
 from svgp_ppl.likelihoods.counts import Poisson
 from svgp_ppl.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
+from svgp_ppl.likelihoods.ordinal import Ordinal
+from svgp_ppl.likelihoods.overdispersed import NegativeBinomial, ZeroInflatedPoisson
+from svgp_ppl.likelihoods.positive import Exponential, Gamma
 from svgp_ppl.likelihoods.regression_network import GPRN
+from svgp_ppl.likelihoods.shares import Beta, Binomial
+from svgp_ppl.likelihoods.survival import CensoredGaussian, Weibull
 from svgp_ppl.likelihoods.warped import Warped
 
 __all__ = [
@@ -17,10 +22,19 @@ __all__ = [
     "AdditiveNoiseBernoulli",
     "AdditiveNoiseCategorical",
     "Bernoulli",
+    "Beta",
+    "Binomial",
+    "CensoredGaussian",
+    "Exponential",
+    "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "NegativeBinomial",
+    "Ordinal",
     "Poisson",
     "Softmax",
     "StudentT",
     "Warped",
+    "Weibull",
+    "ZeroInflatedPoisson",
 ]

@@ -18,7 +18,7 @@ from svgp_ppl.expectations.predictive import (
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 
-__all__ = ["Poisson"]
+__all__ = ["Poisson", "rate_of"]
 
 # For the logarithm of Lambert's function: rounding from anywhere above the root.
 _NEWTON_STEPS = 6
@@ -44,6 +44,15 @@ class Poisson:
         return _LogPoisson(f + jnp.log(self.exposure))
 
 
+def rate_of(log_rate: Array) -> Array:
+    """exp(log_rate), of which √max, 1e19 in float32, stands for all above it.
+
+    A log probability is then as low as −√max, and finite.
+    """
+    highest = 0.5 * jnp.log(jnp.finfo(jnp.result_type(log_rate, float)).max)
+    return jnp.exp(jnp.minimum(log_rate, highest))
+
+
 class _LogPoisson(dist.Poisson):
     """Poisson by the logarithm of its rate, finite where exp over- or underflows."""
 
@@ -51,9 +60,7 @@ class _LogPoisson(dist.Poisson):
 
     def __init__(self, log_rate):
         self.log_rate = log_rate
-        # A rate of √max, 1e19 in float32, stands for all above it: log p is −√max.
-        highest = 0.5 * jnp.log(jnp.finfo(jnp.result_type(log_rate, float)).max)
-        super().__init__(jnp.exp(jnp.minimum(log_rate, highest)))
+        super().__init__(rate_of(log_rate))
 
     def log_prob(self, value, intermediates=None):
         count = jnp.asarray(value, jnp.result_type(self.log_rate, float))

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.cumulative import closed_form_cdf
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_average_by_trapezoid,
@@ -56,6 +57,12 @@ def _(likelihood: Gaussian, y, marginal: Marginal):
     # N(y; m, v + s²)
     scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
     return dist.Normal(marginal.mean, scale).log_prob(y)
+
+
+@closed_form_cdf.register
+def _(likelihood: Gaussian, y, marginal: Marginal):
+    scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
+    return dist.Normal(marginal.mean, scale).cdf(y)
 
 
 @predictive_mean_and_variance.register

@@ -12,6 +12,7 @@ __all__ = [
     "noise_variance",
     "require_components",
     "require_flip",
+    "require_share",
 ]
 
 Value = Any  # a number, an array that broadcasts to [N], or a traced value
@@ -53,6 +54,20 @@ def require_flip(flip) -> None:
             f"{flip!r}: with 0 a single label on the wrong side has probability zero. "
             "Give a small number such as 1e-3, or learn it: numpyro.param('flip', "
             "1e-3, constraint=numpyro.distributions.constraints.unit_interval)."
+        )
+
+
+def require_share(value, what: str) -> None:
+    """Raise unless a concrete value lies strictly between 0 and 1."""
+    if not is_concrete(value):
+        return
+    array = np.asarray(value)
+    if array.dtype == object:  # a placeholder of jax.tree
+        return
+    if array.dtype.kind not in "iuf" or not np.all((array > 0.0) & (array < 1.0)):
+        raise ValueError(
+            f"{what} must lie strictly between 0 and 1, and is {value!r}. To learn it: "
+            "numpyro.sample(..., dist.Beta(1.0, 1.0))."
         )
 
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
-from jax.scipy.special import ndtri
+from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
 from svgp_ppl.expectations import GaussHermite, average, closed_form_expectation
+from svgp_ppl.expectations.cumulative import closed_form_cdf
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
@@ -147,6 +148,15 @@ def _(likelihood: Warped, y, marginal: Marginal):
     g, log_slope = _warp(likelihood.transform, y, marginal.mean.dtype)
     scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
     return dist.Normal(marginal.mean, scale).log_prob(g) + log_slope
+
+
+@closed_form_cdf.register
+def _(likelihood: Warped, y, marginal: Marginal):
+    # Φ((t(y) − m)/√(v + s²)), or the other tail of a map that falls.
+    scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
+    z = (likelihood.transform(y) - marginal.mean) / scale
+    ends = likelihood.transform.inv(marginal.mean + scale)
+    return ndtr(jnp.where(ends >= likelihood.transform.inv(marginal.mean), z, -z))
 
 
 @predictive_mean_and_variance.register

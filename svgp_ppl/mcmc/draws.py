@@ -11,12 +11,12 @@ from jax import random
 from jax.scipy.special import logsumexp
 
 from svgp_ppl.compilation import call
-from svgp_ppl.diagnostics import to_arviz
-from svgp_ppl.expected import expected_of
-from svgp_ppl.handlers import trace_of, unwrapped
+from svgp_ppl.diagnostics import Axes, to_arviz
+from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.chains import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.observed import known_part, known_terms, log_probability
 
 __all__ = ["as_arviz"]
 
@@ -28,6 +28,7 @@ def as_arviz(
     start: Start,
     sampler: tuple[str, dict[str, Any]],
     log_likelihood: bool,
+    axes: Axes,
     attrs: dict[str, Any],
 ) -> Any:
     """The ArviZ object of a run; after an interrupted warm-up one without draws.
@@ -39,6 +40,7 @@ def as_arviz(
         start: Where the chains started, with the coordinates of their positions.
         sampler: Name and settings of the sampler.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
+        axes: Names and labels of the axes of its variables.
         attrs: Attributes of the posterior beside those known here.
     """
     groups: dict[str, Any]
@@ -53,10 +55,14 @@ def as_arviz(
             groups["warmup_sample_stats"] = chains.warmup_stats
     return to_arviz(
         draws,
-        observed_data={n: np.asarray(v) for n, v in target.observed.items()},
+        observed_data={
+            n: known_part(data.values, data) for n, data in target.observed.items()
+        },
         constant_data={n: np.asarray(v) for n, v in target.data.params.items()},
         **groups,
+        **axes._asdict(),
         attrs={
+            "whitened_sites": json.dumps(target.process_names),
             "sampling_seconds": chains.seconds,
             "warmup_seconds": chains.warmup_seconds,
             "compile_seconds": chains.compile_seconds,
@@ -93,33 +99,16 @@ def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
         def at_noise(key):
             model = target.with_noise(key, data.params)
             sites = trace_of(model, args, kwargs, values=values)
-            return {
-                name: _log_probability(site)
-                for name, site in sites.items()
-                if site["type"] == "sample" and site["is_observed"]
-            }
+            return {n: log_probability(sites[n]) for n in target.observed}
 
         each = jax.vmap(at_noise)(data.noise_keys)
-        return {
-            name: (logsumexp(value, axis=0) - jnp.log(len(value)), mask[0])
-            for name, (value, mask) in each.items()
-        }
+        return {n: logsumexp(v, axis=0) - jnp.log(len(v)) for n, v in each.items()}
 
     found = _over_draws(
         of_draw, ("log likelihood", *target.made_of), draws, target.data
     )
-    return {name: value[..., mask[0, 0]] for name, (value, mask) in found.items()}
-
-
-def _log_probability(site: dict) -> tuple[jax.Array, jax.Array]:
-    """Log probability of the data of a site, and which of them count."""
-    _, mask = unwrapped(site["fn"])
-    expected = expected_of(site)
-    if expected is not None:
-        value = expected.log_predictive(site["value"])
-    else:
-        value, mask = site["fn"].log_prob(site["value"]), True
-    return value, jnp.broadcast_to(mask, jnp.shape(value))
+    data = target.observed
+    return {n: known_terms(value, data[n], leading=2) for n, value in found.items()}
 
 
 def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> Any:

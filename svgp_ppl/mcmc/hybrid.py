@@ -44,6 +44,8 @@ def fit_and_sample(
     num_warmup: int = 1000,
     num_samples: int = 1000,
     log_likelihood: bool = False,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
     progress: bool = True,
     **kwargs,
 ) -> Hybrid:
@@ -67,6 +69,8 @@ def fit_and_sample(
         num_warmup: Steps of adaptation a chain.
         num_samples: Draws kept a chain.
         log_likelihood: Whether to add the log likelihood of every draw, for LOO.
+        coords: Labels by dimension, as for ``gp.sample``.
+        dims: Names of dimensions by variable, as for ``gp.sample``.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -101,6 +105,8 @@ def fit_and_sample(
         num_samples=num_samples,
         init=fitted,
         log_likelihood=log_likelihood,
+        coords=coords,
+        dims=dims,
         progress=progress,
         **kwargs,
     )

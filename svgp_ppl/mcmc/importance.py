@@ -53,6 +53,8 @@ def importance_sample(
     num_proposals: int | None = None,
     num_noise_draws: int = 1,
     log_likelihood: bool = False,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
     **kwargs,
 ):
     """Draws of v and the hyperparameters by importance sampling from a fit.
@@ -77,6 +79,8 @@ def importance_sample(
             counts; as many as draws are kept if None.
         num_noise_draws: As for ``gp.sample``.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
+        coords: As for ``gp.sample``.
+        dims: As for ``gp.sample``.
         **kwargs: Keyword arguments of the model.
 
     Returns:
@@ -109,6 +113,7 @@ def importance_sample(
     made = (model, args, kwargs, params, num_noise_draws)
     with single_threaded_lapack():
         target = Target(key_target, *made, collapse=True)
+        axes = target.axes(coords, dims)
         start = fitted_start(key_start, guide, params, target, 1)
         _require_standard(start)
         program = _program(key, target, start, num_proposals)
@@ -128,7 +133,8 @@ def importance_sample(
         )
         chains = _as_chains(*outputs, seconds, program.seconds)
         of = ("importance", {})
-        return as_arviz(key_target, chains, target, start, of, log_likelihood, attrs)
+        given = (log_likelihood, axes, attrs)
+        return as_arviz(key_target, chains, target, start, of, *given)
 
 
 def _require_standard(start: Start) -> None:

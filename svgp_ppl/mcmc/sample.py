@@ -40,6 +40,8 @@ def sample(
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
     log_likelihood: bool = False,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     **kwargs,
@@ -74,6 +76,9 @@ def sample(
             takes the first of them that can be had (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
+        coords: Labels by dimension of the ArviZ object, such as ``{"data": years}``.
+        dims: Names of the dimensions after chain and draw, by variable. An axis of a
+            plate has the name of the plate by itself.
         checkpoint: File for the run so far, in the warm-up as in the sampling phase:
             about every half minute, at the end and at an interrupt. If it is there, the
             same call goes on from it, to the numbers of a run without a pause; with
@@ -92,7 +97,8 @@ def sample(
 
     Raises:
         ValueError: The model cannot be sampled (says why), a count is not positive, or
-            the checkpoint cannot be written or is of another run.
+            ``coords`` or ``dims`` do not fit the model, or the checkpoint cannot be
+            written or is of another run.
         FloatingPointError: The log density is not finite where the chains start; says
             which process or site.
 
@@ -127,6 +133,7 @@ def sample(
         minibatches=biased,
         collapse="collapsed" in choice,
     )
+    axes = target.axes(coords, dims)
     start = _start(key_start, choice, guide, params, target, num_chains)
     options = {**counts, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, options)
@@ -138,7 +145,7 @@ def sample(
     }
     settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
     of = (type(sampler).__name__, settings)
-    return as_arviz(key_target, chains, target, start, of, log_likelihood, attrs)
+    return as_arviz(key_target, chains, target, start, of, log_likelihood, axes, attrs)
 
 
 def _require_sampler(sampler: Any) -> None:

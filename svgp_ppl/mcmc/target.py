@@ -20,6 +20,7 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.compilation import call, look, partition
+from svgp_ppl.diagnostics import Axes, axes_of
 from svgp_ppl.handlers import (
     all_rows,
     drawn_rows,
@@ -31,6 +32,8 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.mcmc.collapsed import collapsed, conditional_of, is_collapsible
 from svgp_ppl.mcmc.sites import base_of, in_sites
+from svgp_ppl.observed import Data as Observed
+from svgp_ppl.observed import data_of, known_rows, plate_axes
 
 __all__ = ["Data", "Start", "Target"]
 
@@ -56,11 +59,11 @@ class Start(NamedTuple):
 
     Attributes:
         params: Values of the ``param`` sites: those given, the initial ones otherwise.
-        observed: Data by site name.
+        observed: Data by site name, and which of them are known.
     """
 
     params: dict[str, jax.Array]
-    observed: dict[str, jax.Array]
+    observed: dict[str, Observed]
 
 
 class _Facts(NamedTuple):
@@ -68,6 +71,8 @@ class _Facts(NamedTuple):
     whitened: list[str]
     layers: frozenset[str]
     is_collapsible: bool
+    shapes: dict[str, tuple[int, ...]]
+    plates: dict[str, tuple[str, ...]]
 
 
 class Target:
@@ -97,7 +102,7 @@ class Target:
     Attributes:
         is_collapsed: Whether it is.
         data: Second argument of the log density.
-        observed: Data by site name.
+        observed: Data by site name, and which of them are known.
         made_of: What determines the log density beside ``data``.
 
     Raises:
@@ -136,13 +141,12 @@ class Target:
             args, kwargs = self.combine(arrays)
             run = {"key": key, "values": given}
             sites = trace_of(self._model, args, kwargs, **run)
-            kept: dict[str, dict] = {"param": {}, "sample": {}}
-            for name, site in sites.items():
-                if site["type"] == "param" or site.get("is_observed"):
-                    kept[site["type"]][name] = jnp.asarray(site["value"])
-            return Start(kept["param"], kept["sample"]), random.split(
-                key, num_noise_draws
-            )
+            frozen = {
+                name: jnp.asarray(site["value"])
+                for name, site in sites.items()
+                if site["type"] == "param"
+            }
+            return Start(frozen, data_of(sites)), random.split(key, num_noise_draws)
 
         made_of = ("start of a target", *self.made_of)
         found, noise_keys = call(
@@ -158,6 +162,26 @@ class Target:
             return function(trace_of(model, args, kwargs, key=key, values=params))
 
         return look(facts, self._args, self._kwargs, key, params)
+
+    @property
+    def process_names(self) -> list[str]:
+        """Names of the sites that hold whitened values, integrated out or not."""
+        return self._facts.whitened
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the values that are kept, by site."""
+        return self._facts.shapes
+
+    @property
+    def plates(self) -> dict[str, tuple[str, ...]]:
+        """Names of their leading axes, where plates give them."""
+        return self._facts.plates
+
+    def axes(self, coords: Any, dims: Any) -> Axes:
+        """Names and labels of the axes of the values that are kept."""
+        rows = {name: known_rows(data) for name, data in self.observed.items()}
+        return axes_of(self.shapes, self.plates, rows, coords, dims)
 
     @property
     def latent_names(self) -> list[str]:
@@ -286,7 +310,19 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
     ]
     layers = frozenset(n for n, site in model_trace.items() if is_layer(site))
     whitened = [name for name in latent if is_inducing(model_trace[name])]
-    return _Facts(latent, whitened, layers, is_collapsible(model_trace))
+    shapes = {
+        name: jnp.shape(site["value"])
+        for name, site in model_trace.items()
+        if site["type"] in ("sample", "deterministic") and name not in layers
+    }
+    return _Facts(
+        latent,
+        whitened,
+        layers,
+        is_collapsible(model_trace),
+        shapes,
+        plate_axes(model_trace),
+    )
 
 
 def _require_sampleable(model_trace: dict[str, dict]) -> None:

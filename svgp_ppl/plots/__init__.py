@@ -7,6 +7,7 @@ from svgp_ppl.plots.functions import (
     chain_bands,
     class_contours,
     function_band,
+    prediction_band,
     subplots,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "function_band",
     "inducing_inputs",
     "joint",
+    "prediction_band",
     "psrf",
     "subplots",
 ]

@@ -9,7 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-__all__ = ["chain_bands", "class_contours", "function_band", "subplots"]
+from svgp_ppl.prediction.prediction import Of, Prediction
+
+__all__ = [
+    "chain_bands",
+    "class_contours",
+    "function_band",
+    "prediction_band",
+    "subplots",
+]
 
 
 def subplots(*args, **kwargs) -> tuple[Figure, Any]:
@@ -55,6 +63,48 @@ def function_band(
     (line,) = ax.plot(x, middle, label=label, color=color)
     ax.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     return ax
+
+
+def prediction_band(
+    x: ArrayLike,
+    prediction: Prediction,
+    mass: float = 0.9,
+    *,
+    of: Of = "data",
+    key=None,
+    ax: Axes | None = None,
+    label: str | None = None,
+    color: Any = None,
+) -> Axes:
+    """Median and central interval of a prediction over one input.
+
+    Args:
+        x: The inputs that were predicted at, [N] or [N, 1], in any order.
+        prediction: What ``gp.predict`` gives for a site.
+        mass: Probability of the interval.
+        of: ``"data"`` for y, ``"latent"`` for f.
+        key: Random key, for a likelihood without cumulative distribution function.
+        ax: Axes to draw on, new ones if None.
+        label: Label of the line.
+        color: Any matplotlib colour, the next of the cycle if None.
+
+    Raises:
+        ValueError: x has more than one column, or y or f more than one component.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> gp.plots.prediction_band(
+        ...     x_new, gp.predict(model, fitted, x_new)["y"]
+        ... )  # doctest: +SKIP
+    """
+    levels = [0.5 - 0.5 * mass, 0.5, 0.5 + 0.5 * mass]
+    edges = prediction.quantile(levels, of=of, key=key)
+    if edges.ndim > 2:
+        raise ValueError(
+            f"a band is drawn of one component, and there are {edges.shape[2:]} at "
+            "each input: take those of prediction.quantile(...) to function_band."
+        )
+    return function_band(x, *edges, ax=ax, label=label, color=color)
 
 
 def chain_bands(

@@ -1,6 +1,18 @@
-"""A model at new inputs, under what was learnt: moments, densities, sample paths."""
+"""A model under what was learnt: moments, densities, sample paths; and checks of it."""
 
+from svgp_ppl.prediction.checking import (
+    log_likelihood,
+    posterior_predictive,
+    prior_predictive,
+)
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.prediction.sample_paths import draw_functions
 
-__all__ = ["Prediction", "draw_functions", "predict"]
+__all__ = [
+    "Prediction",
+    "draw_functions",
+    "log_likelihood",
+    "posterior_predictive",
+    "predict",
+    "prior_predictive",
+]

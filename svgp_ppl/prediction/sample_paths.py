@@ -16,14 +16,8 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
-from svgp_ppl.prediction.posterior import (
-    Draws,
-    Rerun,
-    Samples,
-    choose_draws,
-    observed,
-    take_posterior,
-)
+from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
+from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel, observed
 
 __all__ = ["PathMethod", "as_sample_paths", "draw_functions"]
 
@@ -81,8 +75,8 @@ def draw_functions(
     num_features = require_count(num_features, "num_features")
     taken = take_posterior(posterior, params)
     key_choice, key_model, key_runs, key_functions = random.split(key, 4)
-    rerun = Rerun(model, taken, args, kwargs, key_model, points=True)
-    numbers = _numbers_of_a_draw(rerun, method, num_features)
+    runs = PosteriorModel(model, taken, args, kwargs, key_model, points=True)
+    numbers = _numbers_of_a_draw(runs, method, num_features)
 
     def choose(_, key_choice, key_runs, key_functions) -> Draws:
         indices = jnp.zeros(num_draws, int)
@@ -91,7 +85,7 @@ def draw_functions(
         keys = (random.split(one, num_draws) for one in (key_runs, key_functions))
         return Draws(indices, *keys)
 
-    draws = rerun.over_draws(
+    draws = runs.over_draws(
         choose,
         lambda sites, *_: {n: e.latent.mean for n, e in observed(sites).items()},
         lambda each: each,
@@ -107,9 +101,11 @@ def draw_functions(
     return draws
 
 
-def _numbers_of_a_draw(rerun: Rerun, method: PathMethod, num_features: int) -> int:
+def _numbers_of_a_draw(
+    runs: PosteriorModel, method: PathMethod, num_features: int
+) -> int:
     """Numbers in the largest matrix of one draw."""
-    n, m = max(rerun.num_data.values()), rerun.most_inducing
+    n, m = max(runs.num_data.values()), runs.most_inducing
     return (n + m) ** 2 if method == "exact" else (n + m) * max(num_features, m)
 
 

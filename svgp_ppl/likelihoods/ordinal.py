@@ -1,0 +1,176 @@
+"""The likelihood of ordered classes: a noisy latent between cutpoints.
+
+With g = f + ε and logistic ε the class is the number of cutpoints below g. Between two
+of them, a < b (McCullagh 1980),
+
+    P = σ(b − f) − σ(a − f) = σ(b − f) σ(f − a) (1 − e^{a − b}),
+
+a product: log P needs no difference of numbers near one, and E log P is that of the
+logistic function, twice (``logistic``).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array
+
+from svgp_ppl.checks import is_concrete
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
+from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["Ordinal"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ordinal:
+    """P(y <= k | f) = σ(cutpoint_k − f), y in {0, …, C − 1}: ordered logistic.
+
+    The cutpoints are usually a site. f + constant with all cutpoints moved by the same
+    constant is the same model: give their location a prior, or fix one of them.
+
+    Attributes:
+        cutpoints: C − 1 increasing numbers, [C − 1].
+
+    Raises:
+        ValueError: They are not.
+
+    Example:
+        >>> import numpyro
+        >>> def cutpoints():
+        ...     ordered = numpyro.distributions.transforms.OrderedTransform()
+        ...     base = dist.Normal(0.0, 2.0).expand([3]).to_event(1)
+        ...     prior = dist.TransformedDistribution(base, ordered)
+        ...     return numpyro.sample("cutpoints", prior)
+        >>> Ordinal(jnp.array([-1.0, 1.0]))(jnp.zeros(2)).mean
+        Array([1., 1.], dtype=float32)
+    """
+
+    cutpoints: Value
+
+    def __post_init__(self):
+        if isinstance(self.cutpoints, list | tuple):
+            object.__setattr__(self, "cutpoints", np.asarray(self.cutpoints, float))
+        cutpoints = self.cutpoints
+        if type(cutpoints) is object or not is_concrete(cutpoints):
+            return
+        array = np.asarray(cutpoints)
+        if array.dtype == object:  # a placeholder of jax.tree
+            return
+        is_line = array.ndim == 1 and len(array) > 0
+        if not is_line or not np.all(np.isfinite(array)) or np.any(np.diff(array) <= 0):
+            raise ValueError(
+                "the cutpoints of an Ordinal likelihood must be C − 1 increasing "
+                f"numbers, [C − 1], for C classes, and are {cutpoints!r}. As a site: a "
+                "TransformedDistribution with OrderedTransform()."
+            )
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """The ordered logistic distribution of a class."""
+        return _OrderedLogistic(f, jnp.asarray(self.cutpoints, f.dtype))
+
+
+class _OrderedLogistic(dist.Distribution):
+    """The number of cutpoints below f + ε, ε logistic."""
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("location", "cutpoints")
+
+    def __init__(self, location, cutpoints):
+        self.location, self.cutpoints = location, cutpoints
+        super().__init__(jnp.shape(location), ())
+
+    @property
+    def support(self):
+        return dist.constraints.integer_interval(0, self.cutpoints.shape[0])
+
+    def sample(self, key: Any, sample_shape=()):
+        shape = sample_shape + self.batch_shape
+        noisy = self.location + random.logistic(key, shape, self.location.dtype)
+        return jnp.sum(noisy[..., None] > self.cutpoints, axis=-1)
+
+    def log_prob(self, value, intermediates=None):
+        log_sigmoid = jax.nn.log_sigmoid
+        return _by_ends(
+            self.cutpoints,
+            value,
+            lambda upper: log_sigmoid(upper - self.location),
+            lambda lower: log_sigmoid(self.location - lower),
+        )
+
+    def cdf(self, value):
+        k, last = jnp.asarray(value, int), self.cutpoints.shape[0]
+        below = jax.nn.sigmoid(self._cutpoint(k) - self.location)
+        return jnp.where(k >= last, 1.0, jnp.where(k < 0, 0.0, below))
+
+    def _cutpoint(self, k: Array) -> Array:
+        return self.cutpoints[jnp.clip(k, 0, self.cutpoints.shape[0] - 1)]
+
+    @property
+    def _above(self) -> Array:
+        """P(y > k) of every k, [.., C − 1]."""
+        return jax.nn.sigmoid(self.location[..., None] - self.cutpoints)
+
+    @property
+    def mean(self):
+        return _moments_of_class(self._above)[0]
+
+    @property
+    def variance(self):
+        mean, square = _moments_of_class(self._above)
+        return square - jnp.square(mean)
+
+
+def _by_ends(cutpoints: Array, y, below_upper, above_lower) -> Array:
+    """log P or its expectation, from what each end of the class of y gives."""
+    y, last = jnp.asarray(y, int), cutpoints.shape[0]
+    upper = cutpoints[jnp.clip(y, 0, last - 1)]
+    lower = cutpoints[jnp.clip(y - 1, 0, last - 1)]
+    has_lower, has_upper = y > 0, y < last
+    gap = jnp.where(has_lower & has_upper, upper - lower, 1.0)
+    log_gap = jnp.where(has_lower & has_upper, jnp.log(-jnp.expm1(-gap)), 0.0)
+    first = jnp.where(has_upper, below_upper(upper), 0.0)
+    return first + jnp.where(has_lower, above_lower(lower), 0.0) + log_gap
+
+
+def _moments_of_class(above: Array) -> tuple[Array, Array]:
+    """E y = Σ_k P(y > k) and E y² = Σ_k (2k + 1) P(y > k)."""
+    odd = 2.0 * jnp.arange(above.shape[-1], dtype=above.dtype) + 1.0
+    return jnp.sum(above, axis=-1), jnp.sum(odd * above, axis=-1)
+
+
+@closed_form_expectation.register
+def _(likelihood: Ordinal, y, marginal: Marginal):
+    mean, variance = marginal.mean, marginal.variance
+    return _by_ends(
+        jnp.asarray(likelihood.cutpoints, mean.dtype),
+        y,
+        lambda upper: mean_log_sigmoid(upper - mean, variance),
+        lambda lower: mean_log_sigmoid(mean - lower, variance),
+    )
+
+
+@nearest_singularity.register
+def _(likelihood: Ordinal, y):
+    # Of σ at both ends of the class, c ± i π: between them.
+    cutpoints = jnp.asarray(likelihood.cutpoints)
+    y, last = jnp.asarray(y, int), cutpoints.shape[0] - 1
+    ends = cutpoints[jnp.clip(y, 0, last)], cutpoints[jnp.clip(y - 1, 0, last)]
+    return 0.5 * (ends[0] + ends[1]), jnp.pi
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Ordinal, marginal: Marginal):
+    cutpoints = jnp.asarray(likelihood.cutpoints, marginal.mean.dtype)
+    shifted = marginal.mean[..., None] - cutpoints
+    above, _ = mean_sigmoid(shifted, marginal.variance[..., None])
+    mean, square = (marginal.average(value) for value in _moments_of_class(above))
+    return mean, square - jnp.square(mean)

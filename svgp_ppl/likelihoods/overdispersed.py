@@ -1,0 +1,222 @@
+"""Likelihoods of counts that vary more than Poisson's: negative binomial, extra zeros.
+
+    NB:   log p = y log σ(u) + c log σ(−u) + log Γ(y + c) − log Γ(c) − log y!,
+          u = f + log(exposure / c)
+
+so that its expectation is that of the logistic function, twice (``logistic``).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import random
+from jax.scipy.special import betaln
+from jaxtyping import Array
+
+from svgp_ppl.checks import require_positive
+from svgp_ppl.expectations import (
+    Trapezoid,
+    average_about,
+    closed_form_expectation,
+    nearest_singularity,
+)
+from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.likelihoods.counts import Poisson, rate_of
+from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
+from svgp_ppl.likelihoods.values import Value, require_share
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["NegativeBinomial", "ZeroInflatedPoisson"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NegativeBinomial:
+    """y ~ NB with mean μ = exposure · exp(f) and variance μ + μ²/concentration.
+
+    A Poisson variable whose rate is Gamma distributed about μ; Poisson(exposure) in the
+    limit of a large concentration.
+
+    Attributes:
+        concentration: c > 0, a number or [N]; small for much overdispersion. Make it a
+            site.
+        exposure: Size of what is counted over, > 0, a number or [N].
+
+    Raises:
+        ValueError: One of them is not positive.
+
+    Example:
+        >>> NegativeBinomial(2.0)(jnp.zeros(3)).variance
+        Array([1.5, 1.5, 1.5], dtype=float32)
+    """
+
+    concentration: Value
+    exposure: Value = 1.0
+
+    def __post_init__(self):
+        what = "of a NegativeBinomial likelihood"
+        require_positive(self.concentration, f"the concentration {what}")
+        require_positive(self.exposure, f"the exposure {what}")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """NB with mean exposure · exp(f)."""
+        return _LogNegativeBinomial(f + jnp.log(self.exposure), self.concentration)
+
+
+class _LogNegativeBinomial(dist.NegativeBinomial2):
+    """By the logarithm of its mean, finite where exp over- or underflows."""
+
+    pytree_data_fields = ("log_mean",)
+
+    def __init__(self, log_mean, concentration):
+        self.log_mean = log_mean
+        super().__init__(rate_of(log_mean), concentration)
+
+    def log_prob(self, value, intermediates=None):
+        c: Any = self.concentration
+        y = jnp.asarray(value, self.log_mean.dtype)
+        u = self.log_mean - jnp.log(c)
+        log_sigmoid = jax.nn.log_sigmoid
+        return _log_choose(y, c) + y * log_sigmoid(u) + c * log_sigmoid(-u)
+
+
+def _log_choose(y: Array, c: Value) -> Array:
+    # Γ(y + c) / (Γ(c) y!), whose log Γ are large and close to each other.
+    return -jnp.log(y + c) - betaln(jnp.asarray(c, y.dtype), y + 1.0)
+
+
+@closed_form_expectation.register
+def _(likelihood: NegativeBinomial, y, marginal: Marginal):
+    c, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
+    u, v = marginal.mean + jnp.log(likelihood.exposure / c), marginal.variance
+    above, below = mean_log_sigmoid(u, v), mean_log_sigmoid(-u, v)
+    return _log_choose(y, c) + y * above + c * below
+
+
+@nearest_singularity.register
+def _(likelihood: NegativeBinomial, y):
+    # σ(u) is infinite at u = ± i π.
+    return jnp.log(likelihood.concentration / likelihood.exposure), jnp.pi
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: NegativeBinomial, marginal: Marginal):
+    # E μ = e^{m + v/2}, E μ² = e^{2m + 2v}; Var y = E (μ + μ²/c) + Var μ
+    m, v = marginal.mean + jnp.log(likelihood.exposure), marginal.variance
+    mean = marginal.average(jnp.exp(m + 0.5 * v))
+    each = jnp.exp(2.0 * (m + v)) * (1.0 + 1.0 / jnp.asarray(likelihood.concentration))
+    return mean, mean + marginal.average(each) - jnp.square(mean)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ZeroInflatedPoisson:
+    """y = 0 with probability gate, otherwise y ~ Poisson(exposure · exp(f)).
+
+    log p(y|f) of a positive count has Poisson's closed form; that of a zero,
+    log(gate + (1 − gate) exp(−μ)), is integrated with nodes on its own scale. Where the
+    gate changes with x as well, see the recipe with two processes in the cookbook.
+
+    Attributes:
+        gate: Probability of a zero that is not Poisson's, strictly between 0 and 1, a
+            number or [N]. Make it a site.
+        exposure: Size of what is counted over, > 0, a number or [N].
+
+    Raises:
+        ValueError: One of them is outside its range.
+
+    Example:
+        >>> ZeroInflatedPoisson(0.25)(jnp.zeros(2)).mean
+        Array([0.75, 0.75], dtype=float32)
+    """
+
+    gate: Value
+    exposure: Value = 1.0
+
+    def __post_init__(self):
+        what = "of a ZeroInflatedPoisson likelihood"
+        require_share(self.gate, f"the gate {what}")
+        require_positive(self.exposure, f"the exposure {what}")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """The mixture of zero and Poisson(exposure · exp(f))."""
+        return _GatedPoisson(Poisson(self.exposure)(f), self.gate)
+
+
+class _GatedPoisson(dist.Distribution):
+    """Zero with probability ``gate``, otherwise what ``base`` gives."""
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("base", "gate")
+
+    def __init__(self, base, gate):
+        self.base, self.gate = base, gate
+        shape: Any = jnp.broadcast_shapes(base.batch_shape, jnp.shape(gate))
+        super().__init__(shape, ())
+
+    @property
+    def support(self):
+        return dist.constraints.nonnegative_integer
+
+    def sample(self, key: Any, sample_shape=()):
+        key_gate, key_count = random.split(key)
+        shape = sample_shape + self.batch_shape
+        is_zero = random.bernoulli(key_gate, self.gate, shape)
+        return jnp.where(
+            is_zero,
+            0,
+            self.base.expand(self.batch_shape).sample(key_count, sample_shape),
+        )
+
+    def log_prob(self, value, intermediates=None):
+        log_rest = jnp.log1p(-self.gate)
+        at_zero = jnp.logaddexp(jnp.log(self.gate), log_rest - self.base.rate)
+        return jnp.where(value == 0, at_zero, log_rest + self.base.log_prob(value))
+
+    def cdf(self, value):
+        return self.gate + (1.0 - self.gate) * self.base.cdf(value)
+
+    @property
+    def mean(self):
+        return (1.0 - self.gate) * self.base.rate
+
+    @property
+    def variance(self):
+        return self.mean * (1.0 + self.gate * self.base.rate)
+
+
+@closed_form_expectation.register
+def _(likelihood: ZeroInflatedPoisson, y, marginal: Marginal):
+    zeros = jnp.zeros(jnp.shape(y), marginal.mean.dtype)
+    singularity: Any = nearest_singularity(likelihood, zeros)
+
+    def log_p(f) -> Any:
+        return likelihood(f).log_prob(zeros)
+
+    at_zero = average_about(log_p, marginal, singularity, Trapezoid().num_nodes)
+    counts: Any = closed_form_expectation(Poisson(likelihood.exposure), y, marginal)
+    return jnp.where(y == 0, at_zero, jnp.log1p(-likelihood.gate) + counts)
+
+
+@nearest_singularity.register
+def _(likelihood: ZeroInflatedPoisson, y):
+    # e^{−μ} = −gate/(1 − gate) at μ = a ± i π with a = log((1 − gate)/gate), and
+    # f = log μ − log(exposure); for positive counts as for Poisson.
+    gate, log_exposure = likelihood.gate, jnp.log(likelihood.exposure)
+    a = jnp.log1p(-gate) - jnp.log(gate)
+    place = jnp.where(y == 0, 0.5 * jnp.log(jnp.square(a) + jnp.pi**2), 0.0)
+    width = jnp.where(y == 0, jnp.arctan2(jnp.pi, a), 0.5 * jnp.pi)
+    return place - log_exposure, width
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: ZeroInflatedPoisson, marginal: Marginal):
+    # E y = (1 − g) E μ, E y² = (1 − g) E (μ + μ²)
+    m, v = marginal.mean + jnp.log(likelihood.exposure), marginal.variance
+    rest = 1.0 - jnp.asarray(likelihood.gate)
+    mean = marginal.average(rest * jnp.exp(m + 0.5 * v))
+    square = marginal.average(rest * jnp.exp(2.0 * (m + v)))
+    return mean, mean + square - jnp.square(mean)

@@ -1,0 +1,132 @@
+"""Likelihoods of positive numbers with a log link: Gamma and exponential.
+
+    log p = c log c − c f + (c − 1) log y − c y e^{−f} − log Γ(c),   E y = e^f
+
+and E e^{−f} = e^{−m + v/2}.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln
+from jaxtyping import Array
+
+from svgp_ppl.checks import require_positive
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.likelihoods.counts import rate_of
+from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["Exponential", "Gamma"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gamma:
+    """y ~ Gamma with mean exp(f) and variance exp(2 f)/concentration, y > 0.
+
+    Attributes:
+        concentration: c > 0, the shape, a number or [N]; make it a site.
+
+    Raises:
+        ValueError: It is not positive.
+
+    Example:
+        >>> Gamma(4.0)(jnp.zeros(2)).variance
+        Array([0.25, 0.25], dtype=float32)
+    """
+
+    concentration: Value
+
+    def __post_init__(self):
+        require_positive(self.concentration, "the concentration of a Gamma likelihood")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Gamma with mean exp(f)."""
+        return _LogGamma(f, self.concentration)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Exponential:
+    """y ~ Exponential with mean exp(f), y > 0: ``Gamma(1.0)``.
+
+    Times that may be censored take ``Weibull(1.0, censored)``, the same distribution.
+    """
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Exponential with mean exp(f)."""
+        return _LogGamma(f, jnp.ones((), f.dtype))
+
+
+class _LogGamma(dist.Gamma):
+    """By the logarithm of its mean, finite where exp over- or underflows."""
+
+    pytree_data_fields = ("log_mean",)
+
+    def __init__(self, log_mean, concentration):
+        self.log_mean = log_mean
+        super().__init__(concentration, concentration * rate_of(-log_mean))
+
+    def log_prob(self, value, intermediates=None):
+        c = self.concentration
+        return _log_density(c, value, self.log_mean, value * rate_of(-self.log_mean))
+
+
+def _log_density(c: Any, y, log_mean: Array, ratio: Array) -> Array:
+    """log p by the logarithm of the mean and the ratio y / mean, or their averages."""
+    y = jnp.asarray(y, log_mean.dtype)
+    free = c * jnp.log(c) - gammaln(c) + (c - 1.0) * jnp.log(y)
+    return free - c * (log_mean + ratio)
+
+
+def _expectation(c: Any, y, marginal: Marginal) -> Array:
+    ratio = y * jnp.exp(0.5 * marginal.variance - marginal.mean)
+    return _log_density(c, y, marginal.mean, ratio)
+
+
+def _bend(c: Any, y) -> tuple[Any, Any]:
+    # exp(−c y e^{−f}) is a step: it stops to fall where c y e^{−f} is negative.
+    return jnp.log(c * jnp.asarray(y, float)), 0.5 * jnp.pi
+
+
+def _moments(c: Any, marginal: Marginal) -> tuple[Array, Array]:
+    # E μ = e^{m + v/2}; E y² = (1 + 1/c) e^{2m + 2v}
+    m, v = marginal.mean, marginal.variance
+    mean = marginal.average(jnp.exp(m + 0.5 * v))
+    square = marginal.average((1.0 + 1.0 / jnp.asarray(c)) * jnp.exp(2.0 * (m + v)))
+    return mean, square - jnp.square(mean)
+
+
+@closed_form_expectation.register
+def _(likelihood: Gamma, y, marginal: Marginal):
+    return _expectation(jnp.asarray(likelihood.concentration), y, marginal)
+
+
+@closed_form_expectation.register
+def _(likelihood: Exponential, y, marginal: Marginal):
+    return _expectation(1.0, y, marginal)
+
+
+@nearest_singularity.register
+def _(likelihood: Gamma, y):
+    return _bend(likelihood.concentration, y)
+
+
+@nearest_singularity.register
+def _(likelihood: Exponential, y):
+    return _bend(1.0, y)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Gamma, marginal: Marginal):
+    return _moments(likelihood.concentration, marginal)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Exponential, marginal: Marginal):
+    return _moments(1.0, marginal)

@@ -1,0 +1,163 @@
+"""Likelihoods with mean total · σ(f): successes of so many trials, and shares."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln
+from jaxtyping import Array
+
+from svgp_ppl.checks import is_concrete, require_positive
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
+from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["Beta", "Binomial"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Binomial:
+    """y ~ Binomial(total_count, σ(f)): successes of so many trials.
+
+    Attributes:
+        total_count: Number of trials, whole and > 0, a number or [N].
+
+    Raises:
+        ValueError: It is not.
+
+    Example:
+        >>> Binomial(10)(jnp.zeros(2)).mean
+        Array([5., 5.], dtype=float32)
+    """
+
+    total_count: Value
+
+    def __post_init__(self):
+        total, what = self.total_count, "the total_count of a Binomial likelihood"
+        require_positive(total, what)
+        if is_concrete(total):
+            array = np.asarray(total)
+            if array.dtype != object and np.any(array != np.round(array)):
+                raise ValueError(f"{what} must be whole numbers, and is {total!r}.")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Binomial with log odds f."""
+        return _Successes(f, self.total_count)
+
+
+class _Successes(dist.BinomialLogits):
+    """Binomial, whose values are counts and no classes."""
+
+    @property
+    def support(self):
+        return _UpTo(self.total_count)
+
+
+class _UpTo(dist.constraints.Constraint):
+    """The integers from 0 to a number, which may differ between data."""
+
+    is_discrete = True
+
+    def __init__(self, total_count):
+        self.total_count = total_count
+
+    def __call__(self, x):
+        return (x >= 0) & (x <= self.total_count) & (x % 1 == 0)
+
+    def __str__(self) -> str:
+        return "the integers 0 to total_count"
+
+    def feasible_like(self, prototype):
+        return jnp.zeros_like(prototype)
+
+    def tree_flatten(self):
+        return (self.total_count,), (("total_count",), {})
+
+
+@closed_form_expectation.register
+def _(likelihood: Binomial, y, marginal: Marginal):
+    # y E log σ(f) + (n − y) E log σ(−f) + log (n over y)
+    n, y = (
+        jnp.asarray(value, marginal.mean.dtype) for value in (likelihood.total_count, y)
+    )
+    above = mean_log_sigmoid(marginal.mean, marginal.variance)
+    below = mean_log_sigmoid(-marginal.mean, marginal.variance)
+    log_choose = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
+    return log_choose + y * above + (n - y) * below
+
+
+@nearest_singularity.register
+def _(likelihood: Binomial, y):
+    return 0.0, jnp.pi  # of σ, at ± i π
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Binomial, marginal: Marginal):
+    # With p = σ(f): Var y = n E p (1 − p) + n² Var p
+    n = jnp.asarray(likelihood.total_count, marginal.mean.dtype)
+    p, spread, variance = _moments_of_share(marginal)
+    return n * p, n * spread + jnp.square(n) * variance
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Beta:
+    """y ~ Beta(c p, c (1 − p)) with p = σ(f): a share with mean p, 0 < y < 1.
+
+    Var(y | f) = p (1 − p) / (1 + c).
+
+    Attributes:
+        concentration: c > 0, a number or [N]; make it a site.
+
+    Raises:
+        ValueError: It is not positive.
+
+    Example:
+        >>> Beta(3.0)(jnp.zeros(2)).variance
+        Array([0.0625, 0.0625], dtype=float32)
+    """
+
+    concentration: Value
+
+    def __post_init__(self):
+        require_positive(self.concentration, "the concentration of a Beta likelihood")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Beta with mean σ(f)."""
+        # Far out σ underflows; log p is then that of the smallest number.
+        tiny = jnp.finfo(f.dtype).tiny
+        p, rest = jnp.maximum(jax.nn.sigmoid(f), tiny), jax.nn.sigmoid(-f)
+        return _Share(
+            self.concentration * p, self.concentration * jnp.maximum(rest, tiny)
+        )
+
+
+class _Share(dist.Beta):
+    """Beta without the ends, where its density is zero or infinite."""
+
+    support = dist.constraints.open_interval(0.0, 1.0)
+
+
+@nearest_singularity.register
+def _(likelihood: Beta, y):
+    return 0.0, jnp.pi  # of σ, at ± i π
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Beta, marginal: Marginal):
+    p, spread, variance = _moments_of_share(marginal)
+    return p, spread / (1.0 + likelihood.concentration) + variance
+
+
+def _moments_of_share(marginal: Marginal) -> tuple[Array, Array, Array]:
+    """E p, E p (1 − p) and Var p of p = σ(f)."""
+    p, spread = (
+        marginal.average(value)
+        for value in mean_sigmoid(marginal.mean, marginal.variance)
+    )
+    return p, spread, jnp.maximum(p - spread - jnp.square(p), 0.0)

@@ -1,0 +1,231 @@
+"""Likelihoods of values of which some are only known to lie beyond what was seen.
+
+A censored datum has the probability of all that it may be: P(value > y) for a time that
+had not ended at y. Draws and moments are those of the value itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import gamma, log_ndtr
+from jaxtyping import Array
+
+from svgp_ppl.checks import is_concrete, require_positive
+from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.cumulative import closed_form_cdf
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    predictive_mean_and_variance,
+)
+from svgp_ppl.likelihoods.counts import rate_of
+from svgp_ppl.likelihoods.gaussian import Gaussian
+from svgp_ppl.likelihoods.probit import mean_log_ndtr
+from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.marginals import Marginal
+
+__all__ = ["CensoredGaussian", "Weibull"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CensoredGaussian:
+    """y ~ N(f, scale²), of which some are only known to be above (or below) a value.
+
+    The Tobit model (Tobin 1958); with y = log t, survival with log-normal times.
+
+    Attributes:
+        scale: Standard deviation of the noise, a number or [N].
+        censored: 1 (or True) where the value is above y, −1 where it is below, 0 where
+            it is y; a number or [N]. Predictions at other inputs take 0.
+
+    Raises:
+        ValueError: The scale is not positive, or ``censored`` something else.
+
+    Example:
+        >>> likelihood = CensoredGaussian(1.0, np.array([0, 1]))
+        >>> likelihood(jnp.zeros(2)).log_prob(jnp.zeros(2))
+        Array([-0.9189385, -0.6931472], dtype=float32)
+    """
+
+    scale: Value
+    censored: Value = 0
+
+    def __post_init__(self):
+        require_positive(self.scale, "the scale of a CensoredGaussian likelihood")
+        _require_codes(self.censored, (-1, 0, 1), "CensoredGaussian")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """N(f, scale²) with the probability of what is known."""
+        normal = dist.Normal(f, self.scale)
+
+        def log_prob(y):
+            sign = jnp.asarray(self.censored, f.dtype)
+            tail = log_ndtr(sign * (f - y) / self.scale)
+            return jnp.where(sign == 0, normal.log_prob(y), tail)
+
+        return _Censored(normal, log_prob, jnp.shape(self.censored))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Weibull:
+    """y ~ Weibull with scale exp(f), some of them censored: log y = f + error.
+
+    P(value > y) = exp(−(y e^{−f})^k): an accelerated failure time model, in which f is
+    the logarithm of the time scale, and for which the hazards are proportional too.
+    Expectations have a closed form, censored or not.
+
+    Attributes:
+        concentration: k > 0, the shape, a number or [N]; below 1 the hazard falls with
+            time, 1 is the exponential distribution. Make it a site.
+        censored: True (or 1) where the value is above y, a truth value or [N].
+            Predictions at other inputs take False.
+
+    Raises:
+        ValueError: The concentration is not positive, or ``censored`` something else.
+
+    Example:
+        >>> Weibull(1.0, np.array([True]))(jnp.zeros(1)).log_prob(jnp.ones(1))
+        Array([-1.], dtype=float32)
+    """
+
+    concentration: Value
+    censored: Value = False
+
+    def __post_init__(self):
+        what = "the concentration of a Weibull likelihood"
+        require_positive(self.concentration, what)
+        _require_codes(self.censored, (0, 1), "Weibull")
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        """Weibull with scale exp(f) and the probability of what is known."""
+        weibull = dist.Weibull(rate_of(f), self.concentration)
+
+        def log_prob(y):
+            hazard = rate_of(self.concentration * (jnp.log(y) - f))
+            return _log_density(self, y, f, hazard)
+
+        return _Censored(weibull, log_prob, jnp.shape(self.censored))
+
+
+class _Censored(dist.Distribution):
+    """A distribution whose log probability is that of what is known."""
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("base",)
+    pytree_aux_fields = ("_log_prob",)
+
+    def __init__(self, base, log_prob, shape: tuple):
+        self.base, self._log_prob = base, log_prob
+        batch: Any = jnp.broadcast_shapes(base.batch_shape, shape)
+        super().__init__(batch, ())
+
+    @property
+    def support(self):
+        return self.base.support
+
+    def sample(self, key: Any, sample_shape=()):
+        return self.base.expand(self.batch_shape).sample(key, sample_shape)
+
+    def log_prob(self, value, intermediates=None):
+        return self._log_prob(value)
+
+    def cdf(self, value):
+        return self.base.cdf(value)
+
+    @property
+    def mean(self):
+        return self.base.mean
+
+    @property
+    def variance(self):
+        return self.base.variance
+
+
+def _require_codes(censored, codes: tuple, name: str) -> None:
+    """Raise unless a concrete mark of censored data has only these values."""
+    if not is_concrete(censored):
+        return
+    array = np.asarray(censored)
+    if array.dtype == object:  # a placeholder of jax.tree
+        return
+    if array.dtype.kind not in "biuf" or not np.all(np.isin(array, codes)):
+        words = {-1: "−1 (the value is below)", 0: "0 (it is y)", 1: "1 (it is above)"}
+        raise ValueError(
+            f"censored of a {name} likelihood must hold "
+            f"{', '.join(words[code] for code in codes)}, and is {censored!r}."
+        )
+
+
+# -------------------------------------------------------------------------- Gaussian
+
+
+@closed_form_expectation.register
+def _(likelihood: CensoredGaussian, y, marginal: Marginal):
+    # E log Φ(g) with g = ±(f − y)/s ~ N(±(m − y)/s, v/s²)
+    scale, sign = (
+        likelihood.scale,
+        jnp.asarray(likelihood.censored, marginal.mean.dtype),
+    )
+    seen: Any = closed_form_expectation(Gaussian(scale), y, marginal)
+    z, v = sign * (marginal.mean - y) / scale, marginal.variance / jnp.square(scale)
+    return jnp.where(sign == 0, seen, mean_log_ndtr(z, v))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: CensoredGaussian, y, marginal: Marginal):
+    # E Φ(g) = Φ(±(m − y)/√(v + s²))
+    scale, sign = (
+        likelihood.scale,
+        jnp.asarray(likelihood.censored, marginal.mean.dtype),
+    )
+    seen: Any = closed_form_log_predictive(Gaussian(scale), y, marginal)
+    sd = jnp.sqrt(marginal.variance + jnp.square(scale))
+    return jnp.where(sign == 0, seen, log_ndtr(sign * (marginal.mean - y) / sd))
+
+
+@closed_form_cdf.register
+def _(likelihood: CensoredGaussian, y, marginal: Marginal):
+    return closed_form_cdf(Gaussian(likelihood.scale), y, marginal)
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: CensoredGaussian, marginal: Marginal):
+    return predictive_mean_and_variance(Gaussian(likelihood.scale), marginal)
+
+
+# --------------------------------------------------------------------------- Weibull
+
+
+def _log_density(likelihood: Weibull, y, f: Array, hazard: Array) -> Array:
+    """log p by f and the cumulative hazard (y e^{−f})^k, or by their averages."""
+    k, y = likelihood.concentration, jnp.asarray(y, f.dtype)
+    rise = jnp.log(k) + (k - 1.0) * jnp.log(y) - k * f
+    return jnp.where(jnp.asarray(likelihood.censored) == 1, 0.0, rise) - hazard
+
+
+@closed_form_expectation.register
+def _(likelihood: Weibull, y, marginal: Marginal):
+    # E e^{−k f} = e^{−k m + k² v/2}
+    k, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
+    exponent = k * (jnp.log(y) - marginal.mean) + 0.5 * k * k * marginal.variance
+    return _log_density(likelihood, y, marginal.mean, jnp.exp(exponent))
+
+
+@nearest_singularity.register
+def _(likelihood: Weibull, y):
+    # exp(−(y e^{−f})^k) is a step: it stops to fall where the power is negative.
+    return jnp.log(jnp.asarray(y, float)), 0.5 * jnp.pi / likelihood.concentration
+
+
+@predictive_mean_and_variance.register
+def _(likelihood: Weibull, marginal: Marginal):
+    # E y = E e^f Γ(1 + 1/k), E y² = E e^{2f} Γ(1 + 2/k)
+    k, m, v = likelihood.concentration, marginal.mean, marginal.variance
+    mean = marginal.average(jnp.exp(m + 0.5 * v) * gamma(1.0 + 1.0 / jnp.asarray(k)))
+    square = jnp.exp(2.0 * (m + v)) * gamma(1.0 + 2.0 / jnp.asarray(k))
+    return mean, marginal.average(square) - jnp.square(mean)

@@ -1,0 +1,191 @@
+"""Data drawn by the model, and log likelihoods, for ArviZ to check the model with.
+
+A draw of the posterior is v and θ. Given it the data are independent,
+
+    p(y | v, θ) = Π_n E_{p(f_n | v, θ)} p(y_n | f_n),
+
+and ``posterior_predictive`` draws from the very factors whose logarithms are in
+``log_likelihood`` (and in that of ``gp.sample``). Of a fit q(v) and q(θ) are drawn
+first; those draws are a group too, so that importance weights and data belong together.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from svgp_ppl.checks import require_count
+from svgp_ppl.observed import log_probability
+from svgp_ppl.prediction.groups import Groups, latent_values
+from svgp_ppl.prediction.posterior import Prior
+
+__all__ = ["log_likelihood", "posterior_predictive", "prior_predictive"]
+
+
+def posterior_predictive(
+    key,
+    model: Callable,
+    posterior,
+    *args,
+    num_draws: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
+    add_to: Any = None,
+    **kwargs,
+) -> Any:
+    """Data drawn from the posterior predictive distribution, for ArviZ to plot.
+
+    At every draw of v and θ, f_n is drawn from p(f_n | v, θ) and y_n from p(y_n | f_n),
+    independently between data.
+
+    Args:
+        key: Random key.
+        model: The model that was fitted or sampled.
+        posterior: What ``fit``, ``sample`` or this function returns, ``(guide,
+            params)``, or a dict of NumPyro samples, site -> [draws, ...].
+        *args: Arguments of the model. With the data among them, they are added as
+            ``observed_data``, and rows that a mask leaves out are in neither group.
+        num_draws: Number of draws of a fit, one chain; 1000 if None. Of other
+            posteriors every draw is used (thin them before).
+        params: Values of the ``param`` sites; only needed for a dict of samples.
+        coords: Labels by dimension, as for ``gp.sample``.
+        dims: Names of dimensions by variable, as for ``gp.sample``.
+        add_to: An ArviZ object that is given the groups and returned; a new one if
+            None.
+        **kwargs: Keyword arguments of the model.
+
+    Returns:
+        An ArviZ object with ``posterior_predictive``, arrays [chain, draw, N] (and
+        event axes) by observed site; of a fit also ``posterior``, the draws of q, and
+        ``constant_data``.
+
+    Raises:
+        ValueError: ``posterior`` is none of these or misses a process; or another
+            argument does not fit it.
+
+    Example:
+        >>> import arviz, svgp_ppl as gp
+        >>> checked = gp.posterior_predictive(
+        ...     random.key(2), model, draws, x, y, add_to=draws
+        ... )  # doctest: +SKIP
+        >>> arviz.plot_ppc(checked)  # doctest: +SKIP
+    """
+    run = Groups(key, model, posterior, args, kwargs, num_draws, params, add_to)
+    drawn = run.known(run.over_draws("posterior predictive", run.draw))
+    return run.as_arviz({"posterior_predictive": drawn}, coords, dims)
+
+
+def log_likelihood(
+    key,
+    model: Callable,
+    posterior,
+    *args,
+    num_draws: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
+    add_to: Any = None,
+    **kwargs,
+) -> Any:
+    """log p(y_n | v, θ) = log E_{p(f_n | v, θ)} p(y_n | f_n) of every draw and datum.
+
+    The terms that ``gp.sample(..., log_likelihood=True)`` adds, for fits (of which v
+    and θ are drawn from q) and for draws without them: ``arviz.loo`` and
+    ``arviz.compare`` read them. LOO of a fit takes q for the posterior: it judges the
+    predictions of the fit, and is as good as q is (Magnusson et al. 2019 correct for
+    the difference; ``gp.diagnostics.report`` measures it).
+
+    Args:
+        key: Random key.
+        model: The model that was fitted or sampled.
+        posterior: As for :func:`posterior_predictive`.
+        *args: Arguments of the model, data included.
+        num_draws: As for :func:`posterior_predictive`.
+        params: Values of the ``param`` sites; only needed for a dict of samples.
+        coords: Labels by dimension, as for ``gp.sample``.
+        dims: Names of dimensions by variable, as for ``gp.sample``.
+        add_to: An ArviZ object that is given the groups and returned; a new one if
+            None.
+        **kwargs: Keyword arguments of the model.
+
+    Returns:
+        An ArviZ object with ``log_likelihood``, arrays [chain, draw, N] by observed
+        site, in nats, without the rows that a mask leaves out; and ``observed_data``,
+        ``posterior`` and ``constant_data``.
+
+    Raises:
+        ValueError: The data are not among the arguments; or as for
+            :func:`posterior_predictive`.
+
+    Example:
+        >>> import arviz, svgp_ppl as gp
+        >>> terms = gp.log_likelihood(random.key(2), model, fitted, x, y)
+        ... # doctest: +SKIP
+        >>> arviz.loo(terms)  # doctest: +SKIP
+    """
+    run = Groups(key, model, posterior, args, kwargs, num_draws, params, add_to)
+    if not run.data:
+        raise ValueError(
+            "the model has no observed site with these arguments: a log likelihood is "
+            "that of the data, which go after the posterior as they went into the fit."
+        )
+
+    def terms(sites: dict[str, dict], key) -> dict[str, jax.Array]:
+        return {name: log_probability(sites[name]) for name in run.data}
+
+    found = run.over_draws("log likelihood", terms)
+    groups = {"log_likelihood": run.known_terms(found), **run.posterior_groups()}
+    return run.as_arviz(groups, coords, dims)
+
+
+def prior_predictive(
+    key,
+    model: Callable,
+    *args,
+    num_draws: int = 500,
+    params: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
+    add_to: Any = None,
+    **kwargs,
+) -> Any:
+    """Draws of the prior, and data drawn given each of them, for ArviZ to plot.
+
+    Args:
+        key: Random key.
+        model: NumPyro model.
+        *args: Arguments of the model; data among them are not conditioned on, and are
+            added as ``observed_data``.
+        num_draws: Number of draws, one chain.
+        params: Values of ``param`` sites, such as those of a fit; the others have their
+            initial ones.
+        coords: Labels by dimension, as for ``gp.sample``.
+        dims: Names of dimensions by variable, as for ``gp.sample``.
+        add_to: An ArviZ object that is given the groups and returned; a new one if
+            None.
+        **kwargs: Keyword arguments of the model.
+
+    Returns:
+        An ArviZ object with ``prior``, the latent and deterministic sites, and
+        ``prior_predictive``, arrays [chain, draw, N] by observed site.
+
+    Raises:
+        ValueError: The model cannot be run with these arguments.
+
+    Example:
+        >>> import arviz, svgp_ppl as gp
+        >>> prior = gp.prior_predictive(random.key(0), model, x, y)  # doctest: +SKIP
+        >>> arviz.plot_ppc(prior, group="prior")  # doctest: +SKIP
+    """
+    num_draws = require_count(num_draws, "num_draws")
+    run = Groups(
+        key, model, Prior(dict(params or {})), args, kwargs, num_draws, None, add_to
+    )
+
+    def both(sites: dict[str, dict], key) -> tuple[dict, dict]:
+        return latent_values(sites), run.draw(sites, key)
+
+    prior, drawn = run.over_draws("prior predictive", both)
+    groups = {"prior": prior, "prior_predictive": run.known(drawn)}
+    return run.as_arviz(groups, coords, dims)

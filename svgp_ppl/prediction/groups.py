@@ -1,0 +1,251 @@
+"""Groups of an ArviZ object, from the model run at every draw of v and θ."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
+from svgp_ppl.expected import expected_of
+from svgp_ppl.handlers import is_inducing, is_layer
+from svgp_ppl.observed import (
+    Data,
+    data_of,
+    draw_of,
+    known_part,
+    known_rows,
+    known_terms,
+    plate_axes,
+)
+from svgp_ppl.prediction.posterior import Guide, Prior, Samples, take_posterior
+from svgp_ppl.prediction.posterior_model import (
+    ROWS_AT_A_TIME,
+    PosteriorModel,
+    every_draw,
+    is_latent,
+)
+
+__all__ = ["Groups", "latent_values"]
+
+# Draws of a fit: as many as a short run of a sampler keeps.
+_DRAWS_OF_FIT = 1000
+
+
+class _Facts(NamedTuple):
+    """Of the sites of a run: shapes, axes, and which hold what."""
+
+    shapes: dict[str, tuple[int, ...]]
+    plates: dict[str, tuple[str, ...]]
+    whitened: list[str]
+    params: list[str]
+    data: list[str]
+
+
+class Groups:
+    """The model with its arguments, run at every draw of v and θ.
+
+    Args:
+        key: Random key.
+        model: The model.
+        posterior: As for ``gp.posterior_predictive``, or the prior.
+        args: Arguments of the model.
+        kwargs: Its keyword arguments.
+        num_draws: Number of draws of a fit or of the prior.
+        params: Values of ``param`` sites, for a dict of samples.
+        add_to: An ArviZ object that is given the groups, or None.
+
+    Attributes:
+        data: Those among the arguments, by site.
+    """
+
+    def __init__(self, key, model, posterior, args, kwargs, num_draws, params, add_to):
+        require_key(key)
+        _require_arviz(add_to)
+        key_posterior, key_run = random.split(key)
+        self._add_to, self._drawn, self._like = add_to, False, posterior
+        if isinstance(posterior, Prior):
+            taken, self._shape = posterior, (1, num_draws)
+        else:
+            taken = take_posterior(posterior, params)
+            self._shape = _chains_and_draws(posterior, taken, num_draws)
+        if isinstance(taken, Guide):
+            taken = _draws_of_guide(
+                key_posterior, model, taken, args, kwargs, self._shape[1]
+            )
+            self._drawn = True
+        self._posterior = taken
+        self._runs = PosteriorModel(model, taken, args, kwargs, key_run)
+        self._runs.num_data  # the posterior fits the model  # noqa: B018
+        self._facts = self._runs.look(self._facts_of)
+        self.data = self._data()
+
+    def _facts_of(self, sites: dict[str, dict]) -> _Facts:
+        given = () if isinstance(self._posterior, Prior) else self._posterior.values
+        kept = {
+            name: site
+            for name, site in sites.items()
+            if site["type"] in ("sample", "deterministic") and not is_layer(site)
+        }
+        return _Facts(
+            shapes={name: jnp.shape(site["value"]) for name, site in kept.items()},
+            plates=plate_axes(sites),
+            whitened=[name for name, site in kept.items() if is_inducing(site)],
+            params=[n for n, site in sites.items() if site["type"] == "param"],
+            data=[
+                name
+                for name, site in kept.items()
+                if _is_data(site) or (is_latent(site) and given and name not in given)
+            ],
+        )
+
+    def _data(self) -> dict[str, Data]:
+        """The data among the arguments, which are the same at every draw."""
+        found = self._runs.over_draws(
+            every_draw(1),
+            lambda sites, key: data_of(sites),
+            lambda each: jax.tree.map(lambda leaf: leaf[0], each),
+            ("data",),
+            batch_size=1,
+            runs_once=True,
+        )
+        return jax.device_get(found)
+
+    def draw(self, sites: dict[str, dict], key) -> dict[str, jax.Array]:
+        """New data at every observed site, and at what the posterior does not have."""
+        names = self._facts.data
+        return {
+            n: draw_of(sites[n], k)
+            for n, k in zip(names, random.split(key, len(names)))
+        }
+
+    def over_draws(self, what: str, function: Callable) -> Any:
+        """``function(sites, key)`` at every draw, leaves [chains, draws, ...]."""
+        num_draws = self._shape[0] * self._shape[1]
+        rows = min(max(self._runs.num_data.values()), ROWS_AT_A_TIME)
+        found = self._runs.over_draws(
+            every_draw(num_draws),
+            function,
+            lambda each: each,
+            (what, num_draws),
+            batch_size=max(1, ROWS_AT_A_TIME // rows),
+        )
+        return jax.tree.map(self._in_chains, jax.device_get(found))
+
+    def _in_chains(self, values: np.ndarray) -> np.ndarray:
+        return np.reshape(values, (*self._shape, *values.shape[1:]))
+
+    def known(self, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Draws of data, [chains, draws, ...], without those that are not known."""
+        return {
+            n: known_part(v, self.data[n], 2) if n in self.data else v
+            for n, v in drawn.items()
+        }
+
+    def known_terms(self, terms: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Log probabilities of the data, [chains, draws, N], of the rows known."""
+        return {n: known_terms(v, self.data[n], 2) for n, v in terms.items()}
+
+    def posterior_groups(self) -> dict[str, dict]:
+        """The draws and the frozen parameters, as groups."""
+        assert isinstance(self._posterior, Samples)
+        values, params = self._posterior
+        return {
+            "posterior": {n: self._in_chains(np.asarray(v)) for n, v in values.items()},
+            "constant_data": {n: params[n] for n in self._facts.params if n in params},
+        }
+
+    def as_arviz(self, groups: dict[str, Any], coords, dims) -> Any:
+        """The groups, those that go with them, and what they are to be added to."""
+        if self._drawn:
+            groups |= self.posterior_groups()
+        if self.data:
+            groups["observed_data"] = {
+                name: known_part(data.values, data) for name, data in self.data.items()
+            }
+        # Of what is not among the groups, a posterior may hold values at other inputs.
+        names = {name for content in groups.values() for name in content}
+        shapes, plates = (
+            {name: value for name, value in facts.items() if name in names}
+            for facts in (self._facts.shapes, self._facts.plates)
+        )
+        rows = {name: known_rows(data) for name, data in self.data.items()}
+        axes = axes_of(shapes, plates, rows, coords, dims, self._like)
+        attrs = {"whitened_sites": json.dumps(self._facts.whitened)}
+        has_owner = "posterior" in groups or "prior" in groups
+        found = to_arviz(
+            groups.pop("posterior", None),
+            **groups,
+            **axes._asdict(),
+            attrs=attrs if has_owner else None,
+        )
+        return found if self._add_to is None else add_groups(self._add_to, found)
+
+
+def _is_data(site: dict) -> bool:
+    """Whether a site is observed, or would be with data among the arguments."""
+    is_sample = site["type"] == "sample" and not is_inducing(site)
+    return is_sample and (site["is_observed"] or expected_of(site) is not None)
+
+
+def latent_values(sites: dict[str, dict]) -> dict[str, Any]:
+    """Values of whitened, other latent, and deterministic sites."""
+    return {
+        name: site["value"]
+        for name, site in sites.items()
+        if is_inducing(site)
+        or is_latent(site)
+        or (site["type"] == "deterministic" and not is_layer(site))
+    }
+
+
+def _chains_and_draws(posterior, taken, num_draws: int | None) -> tuple[int, int]:
+    """Number of chains, and of draws in each."""
+    if isinstance(taken, Guide):
+        count = _DRAWS_OF_FIT if num_draws is None else num_draws
+        return 1, require_count(count, "num_draws")
+    if num_draws is not None:
+        raise ValueError(
+            "num_draws is that of a fit; of draws every one is used. For fewer, thin "
+            "them: draws.sel(draw=slice(None, None, 10))."
+        )
+    if isinstance(posterior, dict):
+        return 1, taken.num_draws
+    first = next(iter(group(posterior, "posterior").values()))
+    return first.shape[:2]
+
+
+def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> Samples:
+    """v and θ drawn from q, as draws of a sampler are."""
+    runs = PosteriorModel(model, guide, args, kwargs, key, points=True)
+    names = runs.guide_names
+
+    def values(sites: dict[str, dict], _) -> dict[str, Any]:
+        found = latent_values(sites)
+        return {
+            name: value
+            for name, value in found.items()
+            if not is_latent(sites[name]) or name in names
+        }
+
+    found = runs.over_draws(
+        every_draw(num_draws),
+        values,
+        lambda each: each,
+        ("draws of a guide", num_draws),
+        batch_size=min(num_draws, 64),
+    )
+    return Samples(found, guide.params)
+
+
+def _require_arviz(add_to) -> None:
+    is_object = isinstance(add_to, Mapping) and not isinstance(add_to, dict)
+    if add_to is not None and not is_object:
+        raise ValueError(
+            "add_to must be an ArviZ object, such as gp.sample returns, and is a "
+            f"{type(add_to).__name__}."
+        )

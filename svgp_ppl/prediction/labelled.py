@@ -1,0 +1,66 @@
+"""A prediction as a labelled table, its rows named as the inputs are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["as_dataset", "as_frame", "row_labels"]
+
+
+def row_labels(arguments: Any, num_rows: int) -> tuple[str | None, Any]:
+    """Name and labels of the first axis of a table of pandas or array of xarray.
+
+    Args:
+        arguments: Arguments of the model.
+        num_rows: Length of the axis; others are passed over.
+
+    Returns:
+        The name, None where the axis has none, and the labels, None for no table.
+    """
+    for leaf in jax.tree.leaves(arguments):
+        home = type(leaf).__module__.split(".")[0]
+        if np.shape(leaf)[:1] != (num_rows,):
+            continue
+        if home == "pandas" and hasattr(leaf, "index"):
+            return leaf.index.name, leaf.index
+        if home == "xarray":
+            axis = leaf.dims[0]
+            return axis, leaf.indexes.get(axis)
+    return None, None
+
+
+def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -> Any:
+    """An ``xarray.Dataset`` of arrays [N] or [N, K].
+
+    Args:
+        columns: Name of the second axis, and an array, by name.
+        axis: Name of the first axis.
+        labels: Of its rows; None for their numbers.
+    """
+    import xarray
+
+    held = {}
+    for name, (second, values) in columns.items():
+        array = np.asarray(values)
+        later = (f"{second}_{k}" for k in range(1, array.ndim - 1))
+        axes = (axis, second, *later)[: array.ndim]
+        held[name] = (axes, array)
+    num_rows = len(next(iter(held.values()))[1])
+    if labels is not None and hasattr(labels, "levels"):  # a pandas.MultiIndex
+        coords: Any = xarray.Coordinates.from_pandas_multiindex(labels, axis)
+    else:
+        coords = {axis: np.arange(num_rows) if labels is None else np.asarray(labels)}
+    return xarray.Dataset(held, coords=coords)
+
+
+def as_frame(dataset: Any, axis: str) -> Any:
+    """A ``pandas.DataFrame`` of it, a column for each entry of a row: ``mean[1]``."""
+    flat = {}
+    for name, values in dataset.data_vars.items():
+        for index in np.ndindex(values.shape[1:]):
+            label = name + (f"[{', '.join(map(str, index))}]" if index else "")
+            flat[label] = (axis, values.values[(slice(None), *index)])
+    frame = dataset.drop_vars(list(dataset.data_vars)).assign(flat).to_dataframe()
+    return frame[list(flat)]

@@ -1,0 +1,319 @@
+"""The model, run again at new inputs under what was learnt.
+
+What predictions, sample paths and checks share: the model is run once for every draw of
+the posterior, in one compiled program.
+"""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import random
+from jaxtyping import Array
+
+from svgp_ppl.checks import is_concrete, require_arguments
+from svgp_ppl.compilation import as_jax_arrays, call, look, partition
+from svgp_ppl.handlers import (
+    is_inducing,
+    is_layer,
+    is_point,
+    marginalised,
+    require_all_rows,
+    set_up,
+    trace_of,
+)
+from svgp_ppl.prediction.posterior import Guide, Prior, Samples
+from svgp_ppl.primitives import Expected, expected_of
+
+__all__ = [
+    "ROWS_AT_A_TIME",
+    "Draws",
+    "PosteriorModel",
+    "every_draw",
+    "is_latent",
+    "keys_of",
+    "observed",
+]
+
+# Rows (inputs times draws) projected at a time: memory without loss of speed.
+ROWS_AT_A_TIME = 5000
+
+
+class Draws(NamedTuple):
+    """Which draws of the posterior the model is run for, and with which keys.
+
+    Attributes:
+        indices: Numbers of the draws, [n].
+        run_keys: Keys with which guide and model are run, [n].
+        keys: Keys for what is asked of each run, [n].
+    """
+
+    indices: Array
+    run_keys: Any
+    keys: Any
+
+
+class PosteriorModel:
+    """The model at the new inputs, ready to be run for every draw.
+
+    Args:
+        model: The model.
+        posterior: The posterior.
+        args: Arguments of the model.
+        kwargs: Keyword arguments of the model.
+        key: Random key; None when nothing is drawn.
+        points: Whether v is drawn from the guide, in place of its whole q(v).
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        posterior: Samples | Guide | Prior,
+        args: tuple,
+        kwargs: dict,
+        key=None,
+        *,
+        points: bool = False,
+    ):
+        require_arguments(model, args, kwargs)
+        self.model, self.posterior = model, posterior
+        self.key, self.points = key, points
+        self._args, self._kwargs = args, kwargs
+        self._arrays, self._combine, static = partition(args, kwargs)
+        # What travels through programs: a guide is code.
+        self._leaves: Any = posterior
+        guide = None
+        if isinstance(posterior, Guide):
+            guide, self._leaves = posterior.guide, posterior.params
+            set_up(guide, random.key(0), *as_jax_arrays(args, kwargs))
+        self._made_of = (model, guide, points, static)
+
+    def _trace(self, posterior, key, args, kwargs, outer=None) -> dict[str, dict]:
+        key_guide, key_model = random.split(key)
+        run: dict[str, Any] = {"key": key_model, "outer": outer}
+        if not isinstance(posterior, Guide):
+            values = posterior.params
+            if isinstance(posterior, Samples):
+                values = {**values, **posterior.values}
+            return trace_of(self.model, args, kwargs, values=values, **run)
+        params = posterior.params
+        guide_trace = trace_of(
+            posterior.guide, args, kwargs, key=key_guide, values=params
+        )
+        if self.points:
+            guide_trace = _as_points(guide_trace)
+        run |= {"values": params, "guide_trace": guide_trace}
+        return trace_of(self.model, args, kwargs, **run)
+
+    def _one(self, leaves, index) -> Samples | Guide | Prior:
+        """The posterior at one draw."""
+        if isinstance(leaves, Samples):
+            values = {n: v[index] for n, v in leaves.values.items()}
+            return Samples(values, leaves.params)
+        if isinstance(self.posterior, Guide):
+            return Guide(self.posterior.guide, leaves)
+        return leaves
+
+    def look(self, function: Callable[[dict[str, dict]], Any]) -> Any:
+        """Facts of the trace at the first draw; the arguments are checked on the way.
+
+        Args:
+            function: Of the trace, whose values are not computed, to plain facts.
+        """
+
+        def facts(args, kwargs, leaves, key):
+            return function(self._trace(self._one(leaves, 0), key, args, kwargs))
+
+        key = random.key(0) if self.key is None else self.key
+        return look(facts, self._args, self._kwargs, self._leaves, key)
+
+    @property
+    def arguments(self) -> tuple[tuple, dict]:
+        """Arguments of the model, by position and by name."""
+        return self._args, self._kwargs
+
+    @cached_property
+    def num_data(self) -> dict[str, int]:
+        """Rows of the latent of every observe site.
+
+        Raises:
+            ValueError: There is none, or the posterior misses a site.
+        """
+
+        def facts(sites):
+            if isinstance(self.posterior, Samples):
+                _require_draws(sites, self.posterior, self.key)
+            return {n: e.latent.num_data for n, e in observed(sites).items()}
+
+        found = self.look(facts)
+        if not found:
+            raise ValueError(
+                "the model has no observe site to predict; for other sites use "
+                "numpyro.infer.Predictive."
+            )
+        return found
+
+    @cached_property
+    def has_layers(self) -> bool:
+        """Whether the model draws layers."""
+        return self.look(lambda sites: any(map(is_layer, sites.values())))
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether guide or model draw anything besides the whitened values."""
+        assert isinstance(self.posterior, Guide)
+        guide, params = self.posterior
+
+        def draws(args, kwargs, key, params) -> bool:
+            run = {"key": key, "values": params}
+            guide_trace = trace_of(guide, args, kwargs, **run)
+            sites = trace_of(self.model, args, kwargs, guide_trace=guide_trace, **run)
+            exact = marginalised(sites)
+            of_guide = (
+                site["type"] == "sample" and n not in exact and not is_point(site["fn"])
+                for n, site in guide_trace.items()
+            )
+            of_model = (
+                is_layer(site) or (is_latent(site) and name not in guide_trace)
+                for name, site in sites.items()
+            )
+            return any(of_guide) or any(of_model)
+
+        return look(draws, self._args, self._kwargs, random.key(0), params)
+
+    @cached_property
+    def guide_names(self) -> set[str]:
+        """Names of the sites of the guide."""
+        assert isinstance(self.posterior, Guide)
+        guide, params = self.posterior
+
+        def names(args, kwargs, key, params) -> set[str]:
+            return set(trace_of(guide, args, kwargs, key=key, values=params))
+
+        return look(names, self._args, self._kwargs, random.key(0), params)
+
+    @cached_property
+    def most_inducing(self) -> int:
+        """The largest number of inducing inputs of a process.
+
+        Raises:
+            ValueError: A plate takes other rows in every run.
+        """
+
+        def facts(sites):
+            require_all_rows(sites)
+            inducing = filter(is_inducing, sites.values())
+            return max((site["fn"].event_shape[-1] for site in inducing), default=0)
+
+        return self.look(facts)
+
+    def over_draws(
+        self,
+        choose: Callable[..., Draws],
+        function: Callable,
+        reduce: Callable,
+        made_of: tuple,
+        *data,
+        batch_size: int,
+        outer: Callable | None = None,
+        runs_once: bool = False,
+    ) -> Any:
+        """``reduce`` of ``function(sites, key, *data)`` at every draw.
+
+        Args:
+            choose: Keys to the draws the model is run for: those of ``self.key`` and
+                ``data``.
+            function: Of the trace of the model, a key, and ``data``.
+            reduce: Of its values on a new first axis.
+            made_of: What determines these functions.
+            *data: Further arrays.
+            batch_size: Draws evaluated at a time.
+            outer: ``(model, key) -> model``, a handler to run the model under.
+            runs_once: Whether the program is made quickly and runs slowly.
+        """
+
+        def run(leaves, arrays, key, data):
+            args, kwargs = self._combine(arrays)
+
+            def one(draw):
+                index, run_key, key = draw
+                posterior = self._one(leaves, index)
+                under = None if outer is None else partial(outer, key=key)
+                sites = self._trace(posterior, run_key, args, kwargs, under)
+                return function(sites, key, *data)
+
+            draws = tuple(choose(key, *data))
+            return reduce(jax.lax.map(one, draws, batch_size=batch_size))
+
+        key = random.key(0) if self.key is None else self.key
+        made_of = (*made_of, batch_size, *self._made_of)
+        given = (self._leaves, self._arrays, key, data)
+        return call(run, made_of, *given, runs_once=runs_once)
+
+
+def every_draw(num_draws: int) -> Callable[..., Draws]:
+    """All draws of the posterior in their order, for ``over_draws``."""
+
+    def choose(key, *_) -> Draws:
+        keys = random.split(random.fold_in(key, 0), num_draws)
+        indices = jnp.arange(num_draws)
+        return Draws(indices, keys_of(key, indices), keys)
+
+    return choose
+
+
+def keys_of(key, indices: Array) -> Any:
+    """The key with which each draw is run."""
+    return jax.vmap(lambda index: random.fold_in(key, index))(indices)
+
+
+def observed(sites: dict[str, dict]) -> dict[str, Expected]:
+    """The ``observe`` sites of a trace, by name."""
+    found = {name: expected_of(site) for name, site in sites.items()}
+    return {name: expected for name, expected in found.items() if expected is not None}
+
+
+def is_latent(site: dict) -> bool:
+    """Whether a site of a model is neither data nor the values of a process."""
+    is_drawn = site["type"] == "sample" and not site["is_observed"]
+    return is_drawn and expected_of(site) is None and not is_inducing(site)
+
+
+def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
+    """The trace with a point in place of every q(v): what it drew is its value."""
+    return {
+        name: {**site, "fn": dist.Delta(site["value"])}
+        if site["type"] == "sample"
+        else site
+        for name, site in guide_trace.items()
+    }
+
+
+def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
+    missing = {
+        name: site
+        for name, site in sites.items()
+        if (is_latent(site) or (is_inducing(site) and not site["is_observed"]))
+        and name not in posterior.values
+    }
+    if any(map(is_inducing, missing.values())) or (missing and key is None):
+        raise ValueError(
+            f"the posterior has no draws of {sorted(missing)}, only of "
+            f"{sorted(posterior.values)}. Was it made with this model? (A site that "
+            "was observed then and is to be drawn now needs "
+            "key=jax.random.key(...).)"
+        )
+    for name, values in posterior.values.items():
+        is_used = name in sites and sites[name]["type"] == "sample"
+        if is_used and is_concrete(values):
+            finite = np.isfinite(np.asarray(values)).reshape(len(values), -1)
+            num_bad = int(np.sum(~finite.all(axis=1)))
+            if num_bad:
+                raise ValueError(
+                    f"{num_bad} of {len(values)} draws of site '{name}' are NaN or "
+                    "infinite: leave these draws out."
+                )

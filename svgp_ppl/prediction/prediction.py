@@ -1,0 +1,334 @@
+"""What is predicted at one site: moments, quantiles, densities, draws, tables."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.scipy.special import logsumexp
+from jaxtyping import Array
+
+from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
+from svgp_ppl.expectations.cumulative import latent_cdf, predictive_cdf
+from svgp_ppl.missing import checked_mask, filled, over_rows
+from svgp_ppl.observed import plate_axes
+from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
+from svgp_ppl.prediction.observe_sites import (
+    ObserveSites,
+    moments,
+    total_covariance,
+    total_moments,
+)
+from svgp_ppl.prediction.posterior import choose_draws
+from svgp_ppl.prediction.posterior_model import Draws, keys_of, observed
+from svgp_ppl.prediction.quantiles import cdf_of, inverted, of_labels
+from svgp_ppl.primitives import Expected
+
+__all__ = ["Of", "Prediction"]
+
+
+# What a quantile, an interval or a band is of: the data y, or the latent f.
+Of = Literal["data", "latent"]
+
+# Nodes for the cdf of one draw; of many draws each has a narrow marginal, and fewer do.
+_NODES_OF_CDF, _FEWEST_NODES = 512, 24
+
+
+class Prediction:
+    """What is predicted at one ``observe`` site, for N new inputs.
+
+    Attributes:
+        latent_mean: E f_n, [N] or [N, Q].
+        latent_variance: Var f_n, same shape.
+        mean: E y_n, [N] (and event axes).
+        variance: Var y_n, same shape.
+        std: Its square root.
+        probs: P(y_n = 1), [N], for y in {0, 1}; class probabilities, [N, C], for y in
+            {0, …, C − 1}; None otherwise.
+    """
+
+    def __init__(self, sites: "ObserveSites", name: str):
+        self._sites, self._name = sites, name
+
+    def __repr__(self) -> str:
+        num_data = self._sites.runs.num_data[self._name]
+        lines = [f"Prediction of '{self._name}' at {num_data} inputs"]
+        for name in ("mean", "std", "latent_mean", "latent_std", "probs"):
+            values = getattr(self, name)
+            if values is not None:
+                shape = ", ".join(map(str, jnp.shape(values)))
+                line = f"{name} [{shape}]"
+                if is_concrete(values):
+                    values = np.asarray(values)
+                    line += f": {values.min():.4g} to {values.max():.4g}"
+                lines.append(line)
+        return "\n  ".join(lines)
+
+    @cached_property
+    def _moments(self) -> dict[str, Any]:
+        return self._sites.over_draws(self._name, "moments", moments, total_moments)
+
+    @property
+    def latent_mean(self) -> Array:
+        """E f_n, [N] or [N, Q]."""
+        return self._moments["latent_mean"]
+
+    @property
+    def latent_variance(self) -> Array:
+        """Var f_n, [N] or [N, Q]."""
+        return self._moments["latent_variance"]
+
+    @property
+    def mean(self) -> Array:
+        """E y_n, [N]."""
+        return self._moments["mean"]
+
+    @property
+    def variance(self) -> Array:
+        """Var y_n, [N]."""
+        return self._moments["variance"]
+
+    @property
+    def std(self) -> Array:
+        """√Var y_n, [N]."""
+        return jnp.sqrt(self.variance)
+
+    @property
+    def latent_std(self) -> Array:
+        """√Var f_n, [N] or [N, Q]."""
+        return jnp.sqrt(self.latent_variance)
+
+    @property
+    def probs(self) -> Array | None:
+        """Class probabilities, [N] for y in {0, 1} and [N, C] for C classes."""
+        return self._moments["probs"]
+
+    @cached_property
+    def latent_covariance(self) -> Array:
+        """Cov of f over all inputs together, [N, N] or [N, Q, N, Q].
+
+        Raises:
+            ValueError: The model has layers: theirs are drawn input by input.
+        """
+        if self._sites.runs.has_layers:
+            raise ValueError(
+                "latent_covariance is not known for a deep model, whose layers are "
+                "drawn at each input by itself. Take it of gp.draw_functions(...): "
+                "jnp.cov(draws, rowvar=False)."
+            )
+        return self._sites.over_draws(
+            self._name, "covariance", lambda e, key: e.latent.joint(), total_covariance
+        )
+
+    def log_prob(self, y, mask=None) -> Array:
+        """Log predictive density of every datum in nats, log E p(y_n | f_n), [N].
+
+        Args:
+            y: Data, [N] (and event axes).
+            mask: Where y is known, as for ``gp.observe``: [N], or of the shape of y.
+                What is not known adds nothing; a row of which nothing is known is 0.
+
+        Raises:
+            ValueError: The prediction cannot have these data.
+        """
+        name = self._name
+
+        def check(sites) -> None:
+            expected = observed(sites)[name]
+            shapes = expected.batch_shape, expected.event_shape
+            known = None if mask is None else checked_mask(mask, name, *shapes)
+            expected.checked_data(name, y, known)
+
+        def density(expected: Expected, key, y, *masks) -> Array:
+            if not masks:
+                return expected.log_predictive(y)
+            (known,) = masks
+            y = filled(y, known, expected.support)
+            value = expected.of_entries(known).log_predictive(y)
+            return jnp.where(over_rows(known, expected.event_shape), value, 0.0)
+
+        self._sites.runs.look(check)
+        masks = () if mask is None else (jnp.asarray(mask),)
+        return self._sites.over_draws(
+            name,
+            ("density", len(masks)),
+            density,
+            lambda each: logsumexp(each, axis=0) - jnp.log(len(each)),
+            jnp.asarray(data_array(y, f"the data of site '{name}'")),
+            *masks,
+        )
+
+    def quantile(self, p, *, of: Of = "data", key=None, n: int = 4000) -> np.ndarray:
+        """The smallest a with P(y_n <= a) >= p, at each input.
+
+        The cumulative distribution function, averaged over the posterior, is inverted.
+        A likelihood whose distribution has none needs a key: the quantiles are then
+        those of draws.
+
+        Args:
+            p: Probability in (0, 1), or several, [P].
+            of: ``"data"`` for y, ``"latent"`` for f.
+            key: Random key, to take quantiles of draws.
+            n: Number of such draws.
+
+        Returns:
+            [N] (and event axes) for one p, [P, N] for several.
+
+        Raises:
+            ValueError: p is outside (0, 1), or a key is needed.
+        """
+        levels = _checked_levels(p)
+        if of not in get_args(Of):
+            raise ValueError(f"of must be one of {get_args(Of)}, and is {of!r}.")
+        if key is not None:
+            draws = (self.sample if of == "data" else self.sample_latent)(key, n)
+            is_whole = jnp.issubdtype(draws.dtype, jnp.integer)
+            rule = "inverted_cdf" if is_whole else "linear"
+            found = np.quantile(draws, np.ravel(levels), axis=0, method=rule)
+        elif of == "data" and self.probs is not None:
+            probs = np.asarray(self.probs)
+            probs = probs if probs.ndim > 1 else np.stack([1 - probs, probs], axis=-1)
+            found = of_labels(np.cumsum(probs, axis=-1), np.ravel(levels))
+        else:
+            found = self._inverted(np.ravel(levels), of)
+        return found.reshape(np.shape(levels) + found.shape[1:])
+
+    def interval(
+        self, mass: float = 0.9, *, of: Of = "data", key=None, n: int = 4000
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the central interval that holds ``mass`` of the probability.
+
+        Args:
+            mass: Probability in (0, 1).
+            of: ``"data"`` for y, ``"latent"`` for f.
+            key: Random key, as for :meth:`quantile`.
+            n: Number of draws, as for :meth:`quantile`.
+
+        Returns:
+            Lower and upper ends, each [N] (and event axes).
+
+        Raises:
+            ValueError: ``mass`` is outside (0, 1), or a key is needed.
+        """
+        if np.ndim(mass):
+            raise ValueError(f"mass must be one probability, and is {mass!r}.")
+        mass = float(_checked_levels(mass))
+        tails = np.array([0.5 - 0.5 * mass, 0.5 + 0.5 * mass])
+        low, high = self.quantile(tails, of=of, key=key, n=n)
+        return low, high
+
+    def _inverted(self, levels: np.ndarray, of: Of) -> np.ndarray:
+        sites, name = self._sites, self._name
+        num_nodes = max(_NODES_OF_CDF // sites.num_draws, _FEWEST_NODES)
+
+        def of_data(expected: Expected, key, y) -> Array:
+            marginal, likelihood = expected.marginal(), expected.likelihood
+            value = predictive_cdf(likelihood, cdf_of, y, marginal, num_nodes)
+            support = getattr(expected.support, "base_constraint", expected.support)
+            return jnp.where(support(y), value, jnp.nan)
+
+        def of_latent(expected: Expected, key, f) -> Array:
+            return latent_cdf(f, expected.marginal())
+
+        is_data = of == "data"
+        mean = self.mean if is_data else self.latent_mean
+        variance = self.variance if is_data else self.latent_variance
+        centre = np.asarray(mean)
+
+        def cdf(places: np.ndarray) -> np.ndarray:
+            found = sites.over_draws(
+                name,
+                ("cdf", of, num_nodes),
+                of_data if is_data else of_latent,
+                lambda each: jnp.mean(each, axis=0),
+                jnp.asarray(places, centre.dtype),
+            )
+            # Outside of the support: none below it, all above.
+            beyond = np.broadcast_to(places > centre, places.shape)
+            return np.where(np.isnan(found), beyond, found)
+
+        is_discrete = is_data and sites.runs.look(
+            lambda sites: observed(sites)[name].support.is_discrete
+        )
+        spread = np.asarray(variance)
+        return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)
+
+    def to_xarray(self, mass: float | None = None, *, key=None) -> Any:
+        """An ``xarray.Dataset`` with the moments, its rows labelled as the inputs.
+
+        The first axis has the labels of the first argument of the model that is a table
+        of pandas, or an array of xarray, with N rows; otherwise the name of the plate.
+
+        Args:
+            mass: Probability of an interval, ``low`` to ``high``, to add; or None.
+            key: Random key, as for :meth:`interval`.
+        """
+        return as_dataset(self._columns(mass, key), *self._rows)
+
+    def to_pandas(self, mass: float | None = None, *, key=None) -> Any:
+        """The same as a ``pandas.DataFrame``, with columns such as ``mean``."""
+        return as_frame(self.to_xarray(mass, key=key), self._rows[0])
+
+    @cached_property
+    def _rows(self) -> tuple[str, Any]:
+        """Name and labels of the rows."""
+        runs, name = self._sites.runs, self._name
+        axis, labels = row_labels(runs.arguments, runs.num_data[name])
+        plates = runs.look(plate_axes)
+        return axis or (plates[name][0] if name in plates else "row"), labels
+
+    def _columns(self, mass: float | None, key) -> dict[str, tuple[str, Any]]:
+        """Name of the second axis, and values, of what a table shows."""
+        columns: dict[str, tuple[str, Any]] = {
+            "mean": ("output", self.mean),
+            "std": ("output", self.std),
+        }
+        if mass is not None:
+            low, high = self.interval(mass, key=key)
+            columns |= {"low": ("output", low), "high": ("output", high)}
+        columns["latent_mean"] = ("component", self.latent_mean)
+        columns["latent_std"] = ("component", self.latent_std)
+        if self.probs is not None:
+            columns["probs"] = ("class", self.probs)
+        return columns
+
+    def sample(self, key, n: int = 1000) -> Array:
+        """n draws of y at each input (independent between inputs), [n, N]."""
+        return self._draw("data", lambda expected, key: expected.sample(key), key, n)
+
+    def sample_latent(self, key, n: int = 1000) -> Array:
+        """n draws of f at each input (independent between inputs), [n, N] or [n, N, Q].
+
+        Quantiles of any function of f follow: ``jnp.quantile(jnp.exp(draws), ...)``.
+        """
+        return self._draw(
+            "latent", lambda expected, key: expected.sample_latent(key), key, n
+        )
+
+    def _draw(self, what: str, function: Callable, key, n: int) -> Array:
+        require_key(key)
+        n, num_draws = require_count(n, "the number of draws"), self._sites.num_draws
+
+        def choose(key_model, key) -> Draws:
+            key_choice, key_draw = random.split(key)
+            chosen = choose_draws(key_choice, num_draws, n)
+            run_keys = keys_of(key_model, chosen)
+            return Draws(chosen, run_keys, random.split(key_draw, n))
+
+        return self._sites.over_draws(
+            self._name,
+            (what, n),
+            lambda expected, key, _: function(expected, key),
+            lambda each: each,
+            key,
+            choose=choose,
+        )
+
+
+def _checked_levels(p) -> np.ndarray:
+    levels = np.asarray(p, np.float64)
+    if levels.ndim > 1 or not levels.size or not np.all((levels > 0) & (levels < 1)):
+        raise ValueError(f"a probability must lie strictly between 0 and 1; got {p!r}.")
+    return levels

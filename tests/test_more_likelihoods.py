@@ -1,0 +1,345 @@
+"""Counts, shares, positive numbers, ordered classes, censored data: second routes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from scipy import stats
+from scipy.special import expit, logsumexp
+
+import svgp_ppl as gp
+from svgp_ppl import likelihoods as lk
+from svgp_ppl.expectations import (
+    log_predictive_density,
+    predictive_mean_and_variance,
+    variational_expectation,
+)
+from svgp_ppl.marginals import Marginal
+
+# Every mean with every variance; the data go round.
+MEANS, VARIANCES = (
+    a.ravel() for a in np.meshgrid([-1.6, -0.3, 0.7, 2.1], [1e-4, 0.05, 0.4, 1.3, 4.0])
+)
+N = len(MEANS)
+AMOUNTS = np.linspace(0.3, 4.0, N)
+COUNTS = np.arange(N) % 7
+POSITIVE = np.geomspace(0.05, 20.0, N)
+SHARES = np.linspace(0.02, 0.97, N)
+TOTALS = 6 + np.arange(N) % 3
+REAL = np.linspace(-2.0, 3.0, N)
+CUTPOINTS = np.array([-1.2, 0.1, 1.9])
+CENSORED = np.arange(N) % 3 - 1  # below, known, above
+
+
+def ordered(f, y):
+    edges = np.concatenate([[-np.inf], CUTPOINTS, [np.inf]])
+    return np.log(expit(edges[y + 1] - f) - expit(edges[y] - f))
+
+
+def censored_gaussian(f, y):
+    z = (f - y) / 0.7
+    tails = np.where(CENSORED > 0, stats.norm.logcdf(z), stats.norm.logsf(z))
+    return np.where(CENSORED == 0, stats.norm.logpdf(y, f, 0.7), tails)
+
+
+def censored_weibull(f, y):
+    scale = np.exp(f)
+    late = stats.weibull_min.logsf(y, 1.7, scale=scale)
+    return np.where(CENSORED > 0, late, stats.weibull_min.logpdf(y, 1.7, scale=scale))
+
+
+def zero_inflated(f, y):
+    count = stats.poisson.logpmf(y, AMOUNTS * np.exp(f)) + np.log(0.7)
+    return np.where(y == 0, np.logaddexp(count, np.log(0.3)), count)
+
+
+def negative_binomial(f, y):
+    mean = AMOUNTS * np.exp(f)
+    return stats.nbinom.logpmf(y, 1.4, 1.4 / (1.4 + mean))
+
+
+# Class -> likelihood, data, log p(y | f) by SciPy, E y and Var y given f.
+CASES = {
+    "NegativeBinomial": (
+        lk.NegativeBinomial(1.4, AMOUNTS),
+        COUNTS,
+        negative_binomial,
+        lambda f: (
+            AMOUNTS * np.exp(f),
+            AMOUNTS * np.exp(f) * (1 + AMOUNTS * np.exp(f) / 1.4),
+        ),
+    ),
+    "ZeroInflatedPoisson": (
+        lk.ZeroInflatedPoisson(0.3, AMOUNTS),
+        COUNTS,
+        zero_inflated,
+        lambda f: (
+            0.7 * AMOUNTS * np.exp(f),
+            0.7 * AMOUNTS * np.exp(f) * (1 + 0.3 * AMOUNTS * np.exp(f)),
+        ),
+    ),
+    "Binomial": (
+        lk.Binomial(TOTALS),
+        COUNTS,
+        lambda f, y: stats.binom.logpmf(y, TOTALS, expit(f)),
+        lambda f: (TOTALS * expit(f), TOTALS * expit(f) * expit(-f)),
+    ),
+    "Beta": (
+        lk.Beta(5.0),
+        SHARES,
+        lambda f, y: stats.beta.logpdf(y, 5.0 * expit(f), 5.0 * expit(-f)),
+        lambda f: (expit(f), expit(f) * expit(-f) / 6.0),
+    ),
+    "Gamma": (
+        lk.Gamma(2.5),
+        POSITIVE,
+        lambda f, y: stats.gamma.logpdf(y, 2.5, scale=np.exp(f) / 2.5),
+        lambda f: (np.exp(f), np.exp(2 * f) / 2.5),
+    ),
+    "Exponential": (
+        lk.Exponential(),
+        POSITIVE,
+        lambda f, y: stats.expon.logpdf(y, scale=np.exp(f)),
+        lambda f: (np.exp(f), np.exp(2 * f)),
+    ),
+    "Ordinal": (lk.Ordinal(CUTPOINTS), COUNTS % 4, ordered, None),
+    "CensoredGaussian": (
+        lk.CensoredGaussian(0.7, CENSORED),
+        REAL,
+        censored_gaussian,
+        lambda f: (f, 0.49 + 0.0 * f),
+    ),
+    "Weibull": (
+        lk.Weibull(1.7, CENSORED > 0),
+        POSITIVE,
+        censored_weibull,
+        lambda f: tuple(
+            np.exp(power * f) * value
+            for power, value in zip((1, 2), stats.weibull_min.stats(1.7))
+        ),
+    ),
+}
+
+# The trapezoidal rule in 4001 nodes, 12 standard deviations on either side.
+NODES = np.linspace(-12.0, 12.0, 4001)[:, None]
+WEIGHTS = stats.norm.pdf(NODES) / np.sum(stats.norm.pdf(NODES))
+DENSE = MEANS + np.sqrt(VARIANCES) * NODES
+
+
+@pytest.fixture(scope="module")
+def computed():
+    """Expectation, log predictive density and moments of every case; one program."""
+    marginal = Marginal(MEANS, VARIANCES)
+
+    def run(mean, variance):
+        marginal, found = Marginal(mean, variance), {}
+        for name, (likelihood, y, *_) in CASES.items():
+            y = jnp.asarray(y)
+            found[name] = (
+                variational_expectation(likelihood, y, marginal),
+                log_predictive_density(likelihood, y, marginal),
+                predictive_mean_and_variance(likelihood, marginal),
+                likelihood(mean).log_prob(y),
+            )
+        return found
+
+    with jax.enable_x64(True):
+        return jax.jit(run)(jnp.asarray(marginal.mean), jnp.asarray(marginal.variance))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_probability_is_that_of_scipy(name, computed):
+    _, y, log_p, _ = CASES[name]
+    np.testing.assert_allclose(computed[name][3], log_p(MEANS, y), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expectation_is_that_of_dense_nodes(name, computed):
+    _, y, log_p, _ = CASES[name]
+    exact = np.sum(WEIGHTS * log_p(DENSE, y), axis=0)
+    np.testing.assert_allclose(computed[name][0], exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_predictive_density_is_that_of_dense_nodes(name, computed):
+    _, y, log_p, _ = CASES[name]
+    exact = logsumexp(log_p(DENSE, y), b=WEIGHTS, axis=0)
+    np.testing.assert_allclose(computed[name][1], exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_moments_are_those_of_dense_nodes(name, computed):
+    if name == "Ordinal":
+        each = [np.exp(ordered(DENSE, np.full(N, k))) for k in range(4)]
+        means = sum(k * p for k, p in enumerate(each))
+        variances = sum(k * k * p for k, p in enumerate(each)) - means**2
+    else:
+        means, variances = CASES[name][3](DENSE)
+    mean = np.sum(WEIGHTS * means, axis=0)
+    variance = np.sum(WEIGHTS * (variances + (means - mean) ** 2), axis=0)
+    np.testing.assert_allclose(computed[name][2][0], mean, rtol=1e-6)
+    np.testing.assert_allclose(computed[name][2][1], variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_have_the_moments_and_the_cdf(name):
+    likelihood, _, _, moments = CASES[name]
+    distribution = likelihood(jnp.full(N, 0.4))
+    draws = np.asarray(distribution.sample(random.key(0), (20_000,)), float)
+    mean, variance = np.asarray(distribution.mean), np.asarray(distribution.variance)
+    if moments is not None:
+        exact = moments(np.full(N, 0.4))
+        np.testing.assert_allclose(mean, np.broadcast_to(exact[0], N), rtol=1e-6)
+        np.testing.assert_allclose(variance, np.broadcast_to(exact[1], N), rtol=1e-6)
+    error = np.sqrt(variance / len(draws))
+    assert np.all(np.abs(draws.mean(axis=0) - mean) < 5.0 * error)
+    np.testing.assert_allclose(draws.var(axis=0), variance, rtol=0.15)
+    try:
+        share = np.asarray(distribution.cdf(jnp.round(distribution.mean)))
+    except NotImplementedError:
+        assert name in ("Binomial",)
+        return
+    below = np.mean(draws <= np.round(mean), axis=0)
+    assert np.all(np.abs(below - share) < 5.0 * 0.5 / np.sqrt(len(draws)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_overflow_far_out(name):
+    """Log probabilities and their slopes are numbers a hundred units away."""
+    likelihood, y, *_ = CASES[name]
+    for f in (-100.0, 100.0):
+        value = lambda f: jnp.sum(likelihood(f).log_prob(jnp.asarray(y)))  # noqa: E731
+        found = jax.value_and_grad(value)(jnp.full(N, f))
+        assert np.isfinite(found[0]) and np.all(np.isfinite(found[1]))
+
+
+def test_a_large_concentration_in_single_precision():
+    """Differences of log Γ near each other would be off by 0.1 here."""
+    with jax.enable_x64(False):
+        f, y = jnp.asarray(MEANS, jnp.float32), jnp.asarray(COUNTS)
+        value = lk.NegativeBinomial(3e5, AMOUNTS)(f).log_prob(y)
+    mean = AMOUNTS * np.exp(MEANS)
+    exact = stats.nbinom.logpmf(COUNTS, 3e5, 3e5 / (3e5 + mean))
+    np.testing.assert_allclose(value, exact, rtol=1e-4, atol=2e-4)
+
+
+def test_limits_are_the_likelihoods_they_become():
+    f, y = jnp.asarray(MEANS), jnp.asarray(COUNTS)
+    poisson = lk.Poisson(AMOUNTS)(f).log_prob(y)
+    for near in (
+        lk.NegativeBinomial(1e8, AMOUNTS),
+        lk.ZeroInflatedPoisson(1e-13, AMOUNTS),
+    ):
+        np.testing.assert_allclose(near(f).log_prob(y), poisson, atol=1e-5)
+    y = jnp.asarray(POSITIVE)
+    for same in (lk.Gamma(1.0), lk.Weibull(1.0)):
+        one, other = (each(f).log_prob(y) for each in (same, lk.Exponential()))
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    labels = jnp.asarray(COUNTS % 2)
+    one, other = (each(f) for each in (lk.Ordinal([0.0]), lk.Bernoulli()))
+    np.testing.assert_allclose(one.log_prob(labels), other.log_prob(labels), rtol=1e-12)
+    one = lk.Binomial(1)(f).log_prob(labels)
+    np.testing.assert_allclose(one, other.log_prob(labels), rtol=1e-9)
+
+
+# ---------------------------------------------------------------- in a model
+
+
+def model(x, y=None, censored=False):
+    cut = dist.TransformedDistribution(
+        dist.Normal(0.0, 2.0).expand([3]).to_event(1),
+        dist.transforms.OrderedTransform(),
+    )
+    cutpoints = numpyro.sample("cutpoints", cut)
+    concentration = numpyro.sample("concentration", dist.LogNormal(0.0, 1.0))
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), jnp.array([[0.0], [2.0]]))(x)
+    y = {} if y is None else y
+    with numpyro.plate("data", len(x)):
+        gp.observe("grade", lk.Ordinal(cutpoints), f, obs=y.get("grade"))
+        time = lk.Weibull(concentration, censored)
+        gp.observe("time", time, f, obs=y.get("time"))
+        gp.observe("wins", lk.Binomial(TOTALS[0]), f, obs=y.get("wins"))
+
+
+X = np.linspace(0.0, 2.0, 6)[:, None]
+Y = {"grade": COUNTS[:6] % 4, "time": POSITIVE[:6], "wins": COUNTS[:6]}
+
+
+def test_a_model_is_fitted_and_predicted():
+    """Cutpoints and shapes as sites; censored data in the fit, none in predictions."""
+    late = np.arange(6) > 3
+    fitted = gp.fit(random.key(0), model, None, X, Y, late, num_steps=5, progress=False)
+    assert np.all(np.isfinite(fitted.losses))
+    at_new = fitted.predict(X[:3] + 0.1)
+    probs = np.asarray(at_new["grade"].probs)
+    np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(at_new["grade"].mean, probs @ np.arange(4), atol=1e-6)
+    assert at_new["wins"].probs is None
+    assert np.all(at_new["time"].interval(0.5)[0] > 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lk.NegativeBinomial(-1.0), "concentration of a NegativeBinomial"),
+        (lambda: lk.NegativeBinomial(1.0, 0.0), "exposure of a NegativeBinomial"),
+        (lambda: lk.ZeroInflatedPoisson(1.0), "gate .* strictly between 0 and 1"),
+        (lambda: lk.Binomial(2.5), "must be whole numbers"),
+        (lambda: lk.Binomial(0), "total_count of a Binomial"),
+        (lambda: lk.Beta(0.0), "concentration of a Beta"),
+        (lambda: lk.Gamma(np.nan), "concentration of a Gamma"),
+        (lambda: lk.Ordinal(np.array([1.0, 1.0])), "increasing numbers"),
+        (lambda: lk.Ordinal(1.0), "increasing numbers"),
+        (lambda: lk.CensoredGaussian(1.0, 2), "must hold −1"),
+        (lambda: lk.CensoredGaussian(0.0), "scale of a CensoredGaussian"),
+        (lambda: lk.Weibull(1.0, np.array([-1])), "must hold 0"),
+        (lambda: lk.Weibull(1.0, "yes"), "censored of a Weibull"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("site", "value", "words"),
+    [
+        ("grade", 4, "the integers 0 to 3"),
+        ("time", 0.0, "the positive numbers"),
+        ("wins", 7, "the integers 0 to total_count"),
+        ("wins", 0.5, "the integers 0 to total_count"),
+    ],
+)
+def test_data_outside_of_the_support_are_refused(site, value, words):
+    data = {**Y, site: np.where(np.arange(6) == 2, value, Y[site])}
+    with pytest.raises(ValueError, match=rf"{words}.*row 2"):
+        gp.fit(random.key(0), model, None, X, data, num_steps=1, progress=False)
+
+
+def test_shares_do_not_include_the_ends():
+    def of_shares(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), X[::3])
+        gp.observe("y", lk.Beta(2.0), f(x), obs=y)
+
+    with pytest.raises(ValueError, match="the numbers between 0 and 1, without them"):
+        gp.fit(random.key(0), of_shares, None, X, np.arange(6) / 5, num_steps=1)
+
+
+def test_the_recipe_of_a_multinomial():
+    """dist.Multinomial by the generic rule, against its sum over dense nodes."""
+    total, y = 5, np.array([[2, 3], [0, 5]])
+    mean, variance = (
+        np.array([[0.3, -0.2], [1.0, 0.4]]),
+        np.array([[0.4, 0.1], [1.0, 0.3]]),
+    )
+    marginal = Marginal(jnp.asarray(mean), jnp.asarray(variance))
+    recipe = lambda f: dist.Multinomial(total, logits=f)  # noqa: E731
+    found = variational_expectation(recipe, jnp.asarray(y), marginal)
+    # With two classes only the difference counts.
+    sd = np.sqrt(variance.sum(axis=1))
+    f = mean[:, 0] - mean[:, 1] + sd * NODES
+    exact = np.sum(WEIGHTS * stats.binom.logpmf(y[:, 0], total, expit(f)), axis=0)
+    np.testing.assert_allclose(found, exact, atol=1e-6)

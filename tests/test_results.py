@@ -1,0 +1,237 @@
+"""Quantiles, intervals, tables and bands of predictions; predictions of a fit."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import xarray as xr
+from jax import random
+from scipy import stats
+
+import svgp_ppl as gp
+from tests.models import (
+    COUNTS_X,
+    COUNTS_Z,
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    counts_model,
+    gaussian_model,
+    projection,
+)
+
+X_NEW = np.linspace(-1.5, 2.5, 5)[:, None]
+LEVELS = [0.05, 0.5, 0.95]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    with jax.enable_x64(True):
+        return gp.fit(
+            random.key(0),
+            gaussian_model,
+            None,
+            GAUSSIAN_X,
+            GAUSSIAN_Y,
+            num_steps=20,
+            progress=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Draws of the counts, without a sampler: three different ones."""
+    rng = np.random.default_rng(0)
+    return {
+        "variance": np.array([0.5, 1.0, 2.0]),
+        "lengthscale": np.array([0.7, 0.9, 1.4]),
+        "f": rng.normal(size=(3, 5)),
+    }
+
+
+def normal_moments(prediction):
+    pairs = (
+        (prediction.mean, prediction.variance),
+        (prediction.latent_mean, prediction.latent_variance),
+    )
+    return [(np.asarray(m), np.sqrt(np.asarray(v))) for m, v in pairs]
+
+
+# -------------------------------------------------------------------- quantiles
+
+
+def test_quantiles_of_a_gaussian_are_those_of_scipy(fitted):
+    at_new = fitted.predict(X_NEW)["y"]
+    for of, (mean, sd) in zip(("data", "latent"), normal_moments(at_new)):
+        exact = stats.norm.ppf(np.array(LEVELS)[:, None], mean, sd)
+        np.testing.assert_allclose(at_new.quantile(LEVELS, of=of), exact, atol=1e-6)
+        low, high = at_new.interval(0.9, of=of)
+        np.testing.assert_allclose([low, high], exact[[0, 2]], atol=1e-6)
+    assert at_new.quantile(0.5).shape == (5,)
+    np.testing.assert_allclose(at_new.std, normal_moments(at_new)[0][1])
+
+
+def counts_at(x, samples):
+    return gp.predict(counts_model, samples, x, params={})["y"]
+
+
+def test_quantiles_of_counts_over_draws_are_those_of_the_mixture(samples):
+    x = COUNTS_X[::4]
+    at_new = counts_at(x, samples)
+    found = at_new.quantile(LEVELS)
+    # P(y <= k) summed over draws and over 2000 values of f in each.
+    e, f = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None], []
+    for variance, lengthscale, v in zip(*samples.values()):
+        a, residual = projection(x, COUNTS_Z, variance, lengthscale)
+        f.append(a @ v + np.sqrt(residual) * e)
+    f = np.concatenate(f)
+    k = np.arange(400)[:, None, None]
+    cdf = stats.poisson.cdf(k, np.exp(f)).mean(axis=1)
+    exact = np.stack([np.argmax(cdf >= p, axis=0) for p in LEVELS])
+    np.testing.assert_array_equal(found, exact)
+    # Those of draws are whole numbers near them.
+    drawn = at_new.quantile(LEVELS, key=random.key(0))
+    np.testing.assert_allclose(drawn, exact, rtol=0.15, atol=1)
+    latent = at_new.quantile(LEVELS, of="latent")
+    np.testing.assert_allclose(latent, np.quantile(f, LEVELS, axis=0), atol=5e-3)
+
+
+def observed_by(likelihood, num_outputs=None):
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), X_NEW, num_outputs=num_outputs)
+        with numpyro.plate("place", len(x)):
+            gp.observe("y", likelihood, f(x), obs=y)
+
+    return model
+
+
+def one_draw(likelihood, x=X_NEW[1:4] + 0.3, num_outputs=None):
+    shape = (1, 5) if num_outputs is None else (1, num_outputs, 5)
+    v = {"f": np.random.default_rng(1).normal(size=shape)}
+    return gp.predict(observed_by(likelihood, num_outputs), v, x)["y"]
+
+
+def test_quantiles_on_the_positive_numbers_invert_the_cdf():
+    at_new = one_draw(lambda f: dist.Gamma(2.0, 2.0 * jnp.exp(-f)))
+    found = at_new.quantile(LEVELS)
+    e = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)[:, None]
+    f = at_new.latent_mean + np.sqrt(at_new.latent_variance) * e
+    for level, values in zip(LEVELS, found):
+        cdf = stats.gamma.cdf(values, 2.0, scale=np.exp(f) / 2.0).mean(axis=0)
+        np.testing.assert_allclose(cdf, level, atol=2e-5)
+
+
+def test_quantiles_without_a_variance():
+    at_new = one_draw(gp.likelihoods.StudentT(1.0, 0.5))
+    low, high = at_new.interval(0.98)
+    np.testing.assert_allclose((low + high) / 2, at_new.latent_mean, atol=1e-3)
+    assert np.all(high - low > stats.t.interval(0.98, 1, scale=0.5)[1] * 2 * 0.99)
+
+
+def test_quantiles_of_labels_come_from_their_probabilities():
+    at_new = one_draw(gp.likelihoods.Softmax(3), num_outputs=3)
+    cumulative = np.cumsum(at_new.probs, axis=-1)
+    for level in (0.2, 0.6):
+        exact = np.argmax(cumulative >= level, axis=-1)
+        np.testing.assert_array_equal(at_new.quantile(level), exact)
+
+
+def test_quantiles_of_tables_and_of_likelihoods_without_cdf():
+    table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
+    sd = np.sqrt(np.asarray(table.latent_variance) + 0.09)
+    exact = stats.norm.ppf(0.9, table.latent_mean, sd)
+    np.testing.assert_allclose(table.quantile(0.9), exact, atol=1e-5)
+    no_cdf = one_draw(lambda f: dist.ZeroInflatedPoisson(0.3, jnp.exp(f)))
+    with pytest.raises(ValueError, match="no cumulative distribution function"):
+        no_cdf.quantile(0.5)
+    assert no_cdf.quantile(0.5, key=random.key(0)).shape == (3,)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, [0.5, 2.0], [], np.nan])
+def test_what_is_no_probability_is_refused(fitted, p, as_users_call):
+    at_new = fitted.predict(X_NEW)["y"]
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        at_new.quantile(p)
+    with pytest.raises(ValueError, match="of must be one of"):
+        at_new.quantile(0.5, of="y")
+    with pytest.raises(ValueError, match="one probability"):
+        at_new.interval([0.5, 0.9])
+
+
+# ----------------------------------------------------------------------- tables
+
+
+def test_a_table_has_the_index_of_the_inputs(fitted):
+    x = pd.DataFrame(X_NEW, index=pd.Index(list("abcde"), name="town"))
+    at_new = fitted.predict(x)["y"]
+    frame = at_new.to_pandas(0.9)
+    assert frame.index.equals(x.index) and frame.index.name == "town"
+    np.testing.assert_allclose(frame["mean"], at_new.mean)
+    np.testing.assert_allclose(frame["low"], at_new.quantile(0.05))
+    data = at_new.to_xarray()
+    assert data["latent_std"].dims == ("town",) and "low" not in data
+    x = xr.DataArray(
+        X_NEW, dims=("time", "column"), coords={"time": 2000 + np.arange(5)}
+    )
+    by_time = fitted.predict(x)["y"].to_xarray()
+    assert by_time["mean"].sel(time=2003).item() == pytest.approx(at_new.mean[3])
+
+
+def test_a_table_without_labels_has_the_plate():
+    table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
+    data = table.to_xarray(0.5)
+    assert data["mean"].dims == ("place", "output")
+    assert data["latent_mean"].dims == ("place", "component")
+    frame = table.to_pandas()
+    assert list(frame.columns)[:2] == ["mean[0]", "mean[1]"] and len(frame) == 3
+    rows = pd.MultiIndex.from_product([["a"], [1, 2, 3]], names=["site", "day"])
+    x = pd.DataFrame(X_NEW[1:4], index=rows)
+    frame = one_draw(gp.likelihoods.Gaussian(0.1), x).to_pandas()
+    assert list(frame.index.get_level_values("day")) == [1, 2, 3]
+
+
+def test_a_representation_shows_shapes_and_numbers(fitted):
+    at_new = fitted.predict(X_NEW)["y"]
+    lines = repr(at_new).splitlines()
+    assert lines[0] == "Prediction of 'y' at 5 inputs"
+    mean = np.asarray(at_new.mean)
+    assert lines[1] == f"  mean [5]: {mean.min():.4g} to {mean.max():.4g}"
+
+
+# --------------------------------------------------------------- calls of one line
+
+
+def test_a_fit_predicts_its_model(fitted, tmp_path):
+    with_model = fitted.predict(X_NEW, chunk_size=2)["y"]
+    by_function = gp.predict(gaussian_model, fitted, X_NEW)["y"]
+    np.testing.assert_allclose(with_model.mean, by_function.mean, rtol=1e-12)
+    fitted.save(tmp_path / "fit.npz")
+    loaded = gp.Fit.load(tmp_path / "fit.npz", gp.AutoGaussian(gaussian_model))
+    with pytest.raises(ValueError, match="does not know its model"):
+        loaded.predict(X_NEW)
+
+
+def test_draws_have_a_default_number(fitted):
+    at_new = fitted.predict(X_NEW)["y"]
+    assert at_new.sample(random.key(0)).shape == (1000, 5)
+    assert at_new.sample_latent(random.key(0)).shape == (1000, 5)
+
+
+def test_a_band_is_that_of_the_quantiles(fitted):
+    at_new = fitted.predict(X_NEW)["y"]
+    ax = gp.plots.prediction_band(X_NEW, at_new, 0.8, of="latent", label="f")
+    (line,) = ax.get_lines()
+    np.testing.assert_allclose(line.get_ydata(), at_new.latent_mean, atol=1e-6)
+    vertices = ax.collections[0].get_paths()[0].vertices
+    low, high = at_new.interval(0.8, of="latent")
+    assert vertices[:, 1].min() == pytest.approx(low.min())
+    assert vertices[:, 1].max() == pytest.approx(high.max())
+    table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
+    with pytest.raises(ValueError, match="a band is drawn of one component"):
+        gp.plots.prediction_band(X_NEW[1:4], table)
