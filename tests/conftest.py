@@ -14,6 +14,32 @@ from jaxtyping import config, install_import_hook
 # Most tests run for milliseconds what takes seconds to compile.
 jax.config.update("jax_disable_most_optimizations", True)
 
+
+def _compile_without_fusions():
+    """Beside jax_disable_most_optimizations: halves what is left of compilation.
+
+    JAX has no setting for options of XLA that can be changed again, and XLA_FLAGS
+    would hold for the tests with the user's settings too.
+    """
+    from jax._src import compiler
+
+    options_of = compiler.get_compile_options
+
+    def with_override(*args, env_options_overrides=None, **kwargs):
+        overrides = dict(env_options_overrides or {})
+        if jax.config.read("jax_disable_most_optimizations"):
+            overrides = {"xla_cpu_use_fusion_emitters": False} | overrides
+        return options_of(*args, env_options_overrides=overrides, **kwargs)
+
+    compiler.get_compile_options = with_override
+    try:
+        jax.jit(lambda x: x + 1).lower(1.0).compile()
+    except Exception:  # an option of today's XLA: the tests pass without it
+        compiler.get_compile_options = options_of
+
+
+_compile_without_fusions()
+
 # The annotations of the package cannot lie: every call is checked while testing.
 install_import_hook("svgp_ppl", "beartype.beartype")
 
