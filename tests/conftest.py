@@ -16,10 +16,13 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 
 def _compile_without_fusions():
-    """Beside jax_disable_most_optimizations: halves what is left of compilation.
+    """Beside jax_disable_most_optimizations: a half to a sixth of what is left of it.
 
     JAX has no setting for options of XLA that can be changed again, and XLA_FLAGS
     would hold for the tests with the user's settings too.
+
+    Returns:
+        What XLA_FLAGS has to be for the same in another process.
     """
     from jax._src import compiler
 
@@ -36,12 +39,42 @@ def _compile_without_fusions():
         jax.jit(lambda x: x + 1).lower(1.0).compile()
     except Exception:  # an option of today's XLA: the tests pass without it
         compiler.get_compile_options = options_of
+        return ""
+    return "--xla_cpu_use_fusion_emitters=false"
 
 
-_compile_without_fusions()
+XLA_FLAGS = _compile_without_fusions()
 
-# The annotations of the package cannot lie: every call is checked while testing.
-install_import_hook("svgp_ppl", "beartype.beartype")
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--piece",
+        default="1/1",
+        help="run every n-th test, from the i-th one on (i/n)",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what -m and -k leave, each piece gets its share
+def pytest_collection_modifyitems(config, items):
+    """Deal the tests out to the pieces."""
+    piece, pieces = map(int, config.getoption("piece").split("/"))
+    if not 1 <= piece <= pieces:
+        raise pytest.UsageError(f"--piece {piece}/{pieces}: from 1 to {pieces}")
+    others = [item for i, item in enumerate(items) if i % pieces != piece - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = items[piece - 1 :: pieces]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file stays in one process, as far as the others have work.
+
+    They then share its fits, its draws and what it compiled.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    is_default = config.getoption("dist") == "load"
+    return WorkStealingScheduling(config, log) if is_default else None
 
 
 @pytest.fixture(autouse=True)
@@ -71,20 +104,19 @@ def optimized_when_slow(request):
 def forget_programs():
     """What was compiled fills gigabytes: it goes when there are too many of them."""
     yield
-    if _peak_memory() > 4e9:
+    if _resident_memory() > 4e9:
         from svgp_ppl.compilation import forget_programs
 
         forget_programs()
         jax.clear_caches()
 
 
-def _peak_memory():
-    """Bytes that were resident at most; 0 where the system does not say."""
+def _resident_memory():
+    """Bytes that are resident now; 0 where the system does not say."""
     if sys.platform != "linux":
         return 0
-    import resource
-
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
