@@ -133,3 +133,8 @@ both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)
 mostly_double = pytest.mark.parametrize(
     "precision", [pytest.param(32, marks=pytest.mark.slow), 64], indirect=True
 )
+
+# Where rounding is what goes wrong: double precision with the slow tests.
+mostly_single = pytest.mark.parametrize(
+    "precision", [32, pytest.param(64, marks=pytest.mark.slow)], indirect=True
+)

@@ -118,7 +118,9 @@ def assert_moments(draws, means, variances, min_ess=400):
 
 
 @mostly_double
-@pytest.mark.parametrize("metric", ["diagonal", "dense"])
+@pytest.mark.parametrize(
+    "metric", ["diagonal", pytest.param("dense", marks=pytest.mark.slow)]
+)
 def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
     chains = run(sampler=NUTS(metric=metric), num_warmup=500, num_samples=1000)
     assert chains.draws["pair"].shape == (3, 1000, 2)

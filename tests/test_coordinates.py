@@ -19,7 +19,7 @@ from svgp_ppl.mcmc.coordinates import fitted_start
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
-from tests.conftest import both_precisions
+from tests.conftest import mostly_single
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z
 
 X = np.linspace(0.0, 3.0, 14)[:, None]
@@ -159,7 +159,7 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     np.testing.assert_allclose(slopes @ slopes.T, expected, atol=1e-9)
 
 
-@both_precisions
+@mostly_single
 def test_far_from_the_fit_density_and_slope_are_finite(precision):
     z = counts_z()
     guide = gp.AutoGaussian(counts_model)
