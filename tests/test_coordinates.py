@@ -219,7 +219,11 @@ def test_without_v_the_density_is_the_bound_of_titsias():
     assert target.is_collapsed and target.whitened_names == []
     position = target.initial_positions(random.key(1), 2)
     constrain, logdensity_fn = jax.jit(target.constrain), jax.jit(target.logdensity_fn)
-    gammas = {"noise": (2.0, 4.0), "f_variance": (3.0, 2.0), "f_lengthscale": (4.0, 4.0)}
+    gammas = {
+        "noise": (2.0, 4.0),
+        "f_variance": (3.0, 2.0),
+        "f_lengthscale": (4.0, 4.0),
+    }
     gammas |= {name.replace("f", "g", 1): gammas[name] for name in list(gammas)[1:]}
     differences = []
     for i in range(2):
