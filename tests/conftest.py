@@ -45,6 +45,9 @@ def _compile_without_fusions():
 
 XLA_FLAGS = _compile_without_fusions()
 
+# The annotations of the package cannot lie: every call is checked while testing.
+install_import_hook("svgp_ppl", "beartype.beartype")
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -56,13 +59,19 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)  # of what -m and -k leave, each piece gets its share
 def pytest_collection_modifyitems(config, items):
-    """Deal the tests out to the pieces."""
+    """Deal the tests out to the pieces; those in single precision come last."""
+    items.sort(key=_is_single)
     piece, pieces = map(int, config.getoption("piece").split("/"))
     if not 1 <= piece <= pieces:
         raise pytest.UsageError(f"--piece {piece}/{pieces}: from 1 to {pieces}")
     others = [item for i, item in enumerate(items) if i % pieces != piece - 1]
     config.hook.pytest_deselected(items=others)
     items[:] = items[piece - 1 :: pieces]
+
+
+def _is_single(item):
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("precision") == 32
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,10 +86,18 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if is_default else None
 
 
+_bits_before = None
+
+
 @pytest.fixture(autouse=True)
 def precision(request):
     """float64 unless the test asks for another through ``both_precisions``."""
+    global _bits_before
     bits = getattr(request, "param", 64)
+    if bits != _bits_before:
+        # JAX keeps what a NumPy array was converted to, in whichever precision.
+        jax.clear_caches()
+    _bits_before = bits
     with jax.enable_x64(bits == 64):
         yield bits
 
