@@ -14,14 +14,90 @@ from jaxtyping import config, install_import_hook
 # Most tests run for milliseconds what takes seconds to compile.
 jax.config.update("jax_disable_most_optimizations", True)
 
+
+def _compile_without_fusions():
+    """Beside jax_disable_most_optimizations: a half to a sixth of what is left of it.
+
+    JAX has no setting for options of XLA that can be changed again, and XLA_FLAGS
+    would hold for the tests with the user's settings too.
+
+    Returns:
+        What XLA_FLAGS has to be for the same in another process.
+    """
+    from jax._src import compiler
+
+    options_of = compiler.get_compile_options
+
+    def with_override(*args, env_options_overrides=None, **kwargs):
+        overrides = dict(env_options_overrides or {})
+        if jax.config.read("jax_disable_most_optimizations"):
+            overrides = {"xla_cpu_use_fusion_emitters": False} | overrides
+        return options_of(*args, env_options_overrides=overrides, **kwargs)
+
+    compiler.get_compile_options = with_override
+    try:
+        jax.jit(lambda x: x + 1).lower(1.0).compile()
+    except Exception:  # an option of today's XLA: the tests pass without it
+        compiler.get_compile_options = options_of
+        return ""
+    return "--xla_cpu_use_fusion_emitters=false"
+
+
+XLA_FLAGS = _compile_without_fusions()
+
 # The annotations of the package cannot lie: every call is checked while testing.
 install_import_hook("svgp_ppl", "beartype.beartype")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--piece",
+        default="1/1",
+        help="run every n-th test, from the i-th one on (i/n)",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what -m and -k leave, each piece gets its share
+def pytest_collection_modifyitems(config, items):
+    """Deal the tests out to the pieces; those in single precision come last."""
+    items.sort(key=_is_single)
+    piece, pieces = map(int, config.getoption("piece").split("/"))
+    if not 1 <= piece <= pieces:
+        raise pytest.UsageError(f"--piece {piece}/{pieces}: from 1 to {pieces}")
+    others = [item for i, item in enumerate(items) if i % pieces != piece - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = items[piece - 1 :: pieces]
+
+
+def _is_single(item):
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("precision") == 32
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file stays in one process, as far as the others have work.
+
+    They then share its fits, its draws and what it compiled.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    is_default = config.getoption("dist") == "load"
+    return WorkStealingScheduling(config, log) if is_default else None
+
+
+_bits_before = None
 
 
 @pytest.fixture(autouse=True)
 def precision(request):
     """float64 unless the test asks for another through ``both_precisions``."""
+    global _bits_before
     bits = getattr(request, "param", 64)
+    if bits != _bits_before:
+        # JAX keeps what a NumPy array was converted to, in whichever precision.
+        jax.clear_caches()
+    _bits_before = bits
     with jax.enable_x64(bits == 64):
         yield bits
 
@@ -45,20 +121,19 @@ def optimized_when_slow(request):
 def forget_programs():
     """What was compiled fills gigabytes: it goes when there are too many of them."""
     yield
-    if _peak_memory() > 4e9:
+    if _resident_memory() > 4e9:
         from svgp_ppl.compilation import forget_programs
 
         forget_programs()
         jax.clear_caches()
 
 
-def _peak_memory():
-    """Bytes that were resident at most; 0 where the system does not say."""
+def _resident_memory():
+    """Bytes that are resident now; 0 where the system does not say."""
     if sys.platform != "linux":
         return 0
-    import resource
-
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
@@ -74,4 +149,9 @@ both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)
 # Where the subject is not numerics: single precision with the slow tests.
 mostly_double = pytest.mark.parametrize(
     "precision", [pytest.param(32, marks=pytest.mark.slow), 64], indirect=True
+)
+
+# Where rounding is what goes wrong: double precision with the slow tests.
+mostly_single = pytest.mark.parametrize(
+    "precision", [32, pytest.param(64, marks=pytest.mark.slow)], indirect=True
 )

@@ -118,7 +118,9 @@ def assert_moments(draws, means, variances, min_ess=400):
 
 
 @mostly_double
-@pytest.mark.parametrize("metric", ["diagonal", "dense"])
+@pytest.mark.parametrize(
+    "metric", ["diagonal", pytest.param("dense", marks=pytest.mark.slow)]
+)
 def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
     chains = run(sampler=NUTS(metric=metric), num_warmup=500, num_samples=1000)
     assert chains.draws["pair"].shape == (3, 1000, 2)
@@ -133,24 +135,27 @@ def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
 
 # A trajectory magnifies every other rounding.
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize("metric", ["diagonal", "dense"])
+@pytest.mark.parametrize(
+    "metric", ["diagonal", pytest.param("dense", marks=pytest.mark.slow)]
+)
 def test_warmup_is_that_of_blackjax(metric):
     """Second route: the same keys through blackjax.window_adaptation."""
     sampler = NUTS(metric, target_acceptance_rate=0.7, initial_step_size=0.3)
     chains = run(key=5, sampler=sampler, num_chains=2, num_warmup=170, num_samples=1)
     _, key_warmup, _ = jax.random.split(jax.random.key(5), 3)
+    warmup = blackjax.window_adaptation(
+        blackjax.nuts,
+        lambda position: skewed_logdensity(position, jnp.asarray(LOCATION)),
+        is_mass_matrix_diagonal=metric == "diagonal",
+        initial_step_size=0.3,
+        target_acceptance_rate=0.7,
+    )
+    position = jax.tree.map(lambda leaf: leaf[0], start(1))
+    alone = jax.jit(lambda key: warmup.run(key, position, 170)[0][1])
     for chain, key in enumerate(jax.random.split(key_warmup, 2)):
-        warmup = blackjax.window_adaptation(
-            blackjax.nuts,
-            lambda position: skewed_logdensity(position, jnp.asarray(LOCATION)),
-            is_mass_matrix_diagonal=metric == "diagonal",
-            initial_step_size=0.3,
-            target_acceptance_rate=0.7,
-        )
-        position = jax.tree.map(lambda leaf: leaf[0], start(1))
-        (_, expected), _ = warmup.run(key, position, 170)
-        for name, value in chains.tuned._asdict().items():
-            np.testing.assert_allclose(value[chain], expected[name], rtol=1e-6)
+        for name, expected in alone(key).items():
+            value = getattr(chains.tuned, name)[chain]
+            np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 def test_statistics_have_their_arviz_names_and_agree_with_the_draws():

@@ -65,11 +65,10 @@ def held_at(qv):
 
     def draw(key):
         held = replay_distributions(handlers.seed(model, key), guide_trace)
-        return held(X)
+        return held(X), moments[-1]
 
-    draws = jax.vmap(draw)(random.split(random.key(1), 4000))
-    draw(random.key(0))
-    return np.asarray(draws), moments[-1]
+    draws, moments_of_all = jax.jit(jax.vmap(draw))(random.split(random.key(1), 4000))
+    return np.asarray(draws), [np.asarray(moment)[0] for moment in moments_of_all]
 
 
 def test_draws_of_a_layer_have_its_mean_and_variance():
@@ -114,9 +113,14 @@ def test_layer_without_variance_is_plain_composition():
     exact, _ = log_density(plain, (X, Y), {}, {"outer": v["outer"]})
     prior = jnp.sum(dist.Normal().log_prob(v["inner"]))
     errors = []
-    for variance in (1e-4, 1e-10):
+
+    @jax.jit
+    def density(variance):
         run = handlers.seed(composed, random.key(0))
-        value, _ = log_density(run, (X, Y, variance), {}, v)
+        return log_density(run, (X, Y, variance), {}, v)[0]
+
+    for variance in (1e-4, 1e-10):
+        value = density(variance)
         errors.append(abs(float(value - prior - exact)))
     assert errors[1] < 1e-4 < errors[0]
 
@@ -171,12 +175,14 @@ def test_deep_model_is_sampled_and_predicted():
 def test_density_is_averaged_over_the_nodes():
     target = Target(KEYS[0], deep_model, (X, Y), {}, {}, num_noise_draws=3)
     v = {"inner": 0.1 * jnp.arange(8.0).reshape(2, 4), "outer": jnp.arange(4.0)}
-    each = [
-        log_density(handlers.seed(deep_model, key), (X, Y), {}, v)[0]
-        for key in target.data.noise_keys
-    ]
+
+    @jax.jit
+    def with_layer_of(key):
+        return log_density(handlers.seed(deep_model, key), (X, Y), {}, v)[0]
+
+    each = [with_layer_of(key) for key in target.data.noise_keys]
     assert len(set(map(float, each))) == 3
-    density = target.logdensity_fn(v, target.data)
+    density = jax.jit(target.logdensity_fn)(v, target.data)
     np.testing.assert_allclose(density, np.mean(each), rtol=1e-12)
 
 

@@ -65,7 +65,12 @@ def titsias_bound():
 
 def loss_of(guide, params, loss=None, model=additive, **options):
     loss = gp.MarginalELBO() if loss is None else loss
-    return loss.loss(random.key(0), params, model, guide, X, Y, **options)
+
+    @jax.jit
+    def run(params):
+        return loss.loss(random.key(0), params, model, guide, X, Y, **options)
+
+    return run(params)
 
 
 def coupled_params(loc, covariance):

@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 from svgp_ppl import kernels
 from svgp_ppl.kernels import kernel as algebra
-from tests.conftest import both_precisions
+from tests.conftest import both_precisions, mostly_single
 
 REFERENCE = np.load(pathlib.Path(__file__).parent / "fixtures" / "gpflow.npz")
 VARIANCE, LENGTHSCALE = float(REFERENCE["variance"]), REFERENCE["lengthscale"].tolist()
@@ -139,7 +139,7 @@ def test_gram_matrices_are_symmetric_and_positive_semidefinite(kernel):
     assert smallest > -1e-12 * jnp.mean(jnp.diagonal(gram)) * len(x)
 
 
-@both_precisions
+@mostly_single
 @every_kernel
 def test_gradients_are_finite_at_coincident_points(kernel, precision):
     kernel = _leaves_as_arrays(kernel)
@@ -208,7 +208,7 @@ def test_arc_cosine_is_the_expectation_over_a_wide_network(order):
     np.testing.assert_allclose(kernel(x, y), expected, rtol=1e-5)
 
 
-@both_precisions
+@mostly_single
 def test_arc_cosine_at_the_origin_without_bias_is_finite(precision):
     kernel = kernels.ArcCosine(order=1, bias_variance=0.0)
     x = jnp.array([[0.0, 0.0], [1.0, 2.0], [-1.0, -2.0]])

@@ -43,7 +43,9 @@ def _theirs(a, b):
 @pytest.mark.parametrize("derivative", [jax.grad, jax.hessian])
 def test_derivatives_equal_those_of_jax(precision, derivative):
     (a, *_), b = _problem()
-    ours, theirs = (derivative(f, argnums=(0, 1))(a, b) for f in (_ours, _theirs))
+    ours, theirs = (
+        jax.jit(derivative(f, argnums=(0, 1)))(a, b) for f in (_ours, _theirs)
+    )
     tolerance = 1e-11 if precision == 64 else 1e-4
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, tolerance, tolerance),

@@ -110,9 +110,16 @@ def test_a_model_and_a_prediction(name):
 
     v = np.random.default_rng(1).normal(size=(4, components or 1, 2))
     samples = {"f": v if components else v[:, 0], "flip": np.full(4, 0.1)}
-    sites = trace(seed(model, 0)).get_trace(x, y)
-    assert np.all(np.isfinite(sites["y"]["fn"].log_prob(y)))
-    samples = {site: values for site, values in samples.items() if site in sites}
+    names = set()
+
+    @jax.jit
+    def log_prob():
+        sites = trace(seed(model, 0)).get_trace(x, y)
+        names.update(sites)
+        return sites["y"]["fn"].log_prob(y)
+
+    assert np.all(np.isfinite(log_prob()))
+    samples = {site: values for site, values in samples.items() if site in names}
     at = predict(model, samples, x)["y"]
     assert at.mean.shape == at.variance.shape == shape
     assert np.all(np.isfinite(at.mean)) and np.all(at.variance > 0)

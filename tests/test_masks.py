@@ -50,7 +50,10 @@ def sampled(x, y, mask=None):
     )
 
 
-@pytest.fixture(scope="module", params=["all rows", "some rows"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("all rows", marks=pytest.mark.slow), "some rows"],
+)
 def pairs(request):
     """(Under a mask, without these rows): fits, draws."""
     import jax

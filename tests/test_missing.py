@@ -150,7 +150,7 @@ def bound_with_gradient(model, *data):
         "loc": jnp.linspace(-1.0, 1.0, 10).reshape(2, 5),
         "scale": -jnp.ones((2, 5)),
     }
-    return jax.value_and_grad(loss)(start, *map(jnp.asarray, data))
+    return jax.jit(jax.value_and_grad(loss))(start, *map(jnp.asarray, data))
 
 
 def test_a_table_with_holes_is_one_site_for_each_output():
@@ -270,9 +270,10 @@ def test_what_stands_in_for_the_missing_is_allowed(likelihood, num_outputs):
     y = np.where(KNOWN, np.clip(COUNTS_Y, 0, 1) * 0.5, np.nan)
     y = np.where(KNOWN, 0.5 if "lambda" in repr(likelihood) else 1.0, y)
     v = jnp.ones((num_outputs, 5) if num_outputs else 5)
-    value, slope = jax.value_and_grad(logdensity)(v, jnp.asarray(y), jnp.asarray(KNOWN))
+    data = jnp.asarray(y), jnp.asarray(KNOWN)
+    value, slope = jax.jit(jax.value_and_grad(lambda v: logdensity(v, *data)))(v)
     assert np.isfinite(value) and np.isfinite(slope).all()
-    nothing = logdensity(v, y, np.zeros(20, bool))
+    nothing = jax.jit(lambda v: logdensity(v, y, np.zeros(20, bool)))(v)
     prior = np.sum(dist.Normal(0.0, 1.0).log_prob(v))
     assert float(nothing) == pytest.approx(float(prior))
 

@@ -10,6 +10,8 @@ import jupytext
 import numpy as np
 import pytest
 
+from tests.conftest import XLA_FLAGS
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
 PAGES = sorted(
@@ -35,6 +37,7 @@ def run(code: str, tmp_path: Path, **environment: str) -> str:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         # Nothing here runs for long: most of the time goes into compilation.
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "XLA_FLAGS": XLA_FLAGS,
         **environment,
     }
     done = subprocess.run(

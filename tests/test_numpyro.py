@@ -89,7 +89,9 @@ def by_ours():
     return gp.diagnostics.group(draws, "posterior")["f"]
 
 
-@pytest.mark.parametrize("sampler", [by_numpyro, by_ours])
+@pytest.mark.parametrize(
+    "sampler", [by_numpyro, pytest.param(by_ours, marks=pytest.mark.slow)]
+)
 def test_samplers_recover_the_closed_form_posterior(sampler):
     # Eight comparisons at 5 standard errors: fails by chance about once in 2e5 runs.
     mean, covariance = gaussian_posterior()
@@ -167,8 +169,8 @@ def list_of_guides(model):
     "make_guide, loss",
     [
         (AutoNormal, Trace_ELBO()),
-        (AutoMultivariateNormal, Trace_ELBO()),
-        (AutoDelta, gp.MarginalELBO()),
+        pytest.param(AutoMultivariateNormal, Trace_ELBO(), marks=pytest.mark.slow),
+        pytest.param(AutoDelta, gp.MarginalELBO(), marks=pytest.mark.slow),
         (gp.AutoGaussian, Trace_ELBO()),
         (list_of_guides, gp.MarginalELBO()),
     ],

@@ -352,8 +352,16 @@ def _network_run(num_nodes, correlated, mean, covariance, y, noise):
     return out, pull_back(jnp.ones(len(y)))
 
 
-@both_precisions
-@pytest.mark.parametrize("correlated", [False, True])
+@pytest.mark.parametrize(
+    ("correlated", "precision"),
+    [
+        (False, 64),
+        (True, 32),
+        pytest.param(False, 32, marks=pytest.mark.slow),
+        pytest.param(True, 64, marks=pytest.mark.slow),
+    ],
+    indirect=["precision"],
+)
 def test_a_network_of_one_node(correlated, precision):
     """Up to covariances of 4: two signs, two roots, and the mode of the marginal."""
     for spread, noise in ((0.5, 0.1), (4.0, 0.1), (4.0, 0.7)):
@@ -368,7 +376,9 @@ def test_a_network_of_one_node(correlated, precision):
         np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("correlated", [False, True])
+@pytest.mark.parametrize(
+    "correlated", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_network_of_two_nodes(correlated):
     """1e-4 for covariances to 1 and noise of 0.3 and more; 1e-2 at covariances of 4."""
     t = np.linspace(-10.0, 10.0, 401)

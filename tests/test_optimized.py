@@ -1,0 +1,37 @@
+"""With the user's settings of XLA: the numbers of the other tests, which run without.
+
+So do NUTS in ``test_chains`` and all slow tests.
+"""
+
+import jax
+import numpy as np
+import pytest
+from jax import random
+
+import svgp_ppl as gp
+from tests.models import COUNTS_X, COUNTS_Y, counts_model
+
+DATA = (COUNTS_X, COUNTS_Y)
+
+
+def numbers():
+    """Of a fit and of its predictions."""
+    guide = gp.AutoGaussian(counts_model)
+    options = {"num_steps": 30, "progress": False}
+    fit = gp.fit(random.key(0), counts_model, guide, *DATA, **options)
+    at = gp.predict(counts_model, fit, COUNTS_X)["y"]
+    found = {"losses": fit.losses, **fit.params, "mean": at.mean}
+    found |= {"covariance": at.latent_covariance, "density": at.log_prob(COUNTS_Y)}
+    return jax.device_get(found)
+
+
+@pytest.fixture
+def plain(precision):
+    return numbers()
+
+
+def test_optimisations_change_nothing_but_rounding(plain, optimized):
+    found = numbers()
+    assert found.keys() == plain.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, plain[name], rtol=1e-6, atol=1e-8)
