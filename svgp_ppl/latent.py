@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import checked_inputs, data_array
 from svgp_ppl.kernels import Kernel
+from svgp_ppl.linalg import CholeskyFactor
 from svgp_ppl.marginals import (
     Marginal,
     Terms,
@@ -54,7 +55,7 @@ class SparseGP:
         name: Name of the site of v.
         kernel: Covariance function.
         z: Inducing inputs, [M, D].
-        scale_tril: L with L Lᵀ = k(z, z) + jitter I.
+        factor: L with L Lᵀ = k(z, z) + jitter I, and its inverse.
         qv: The variational distribution of v: a NumPyro distribution.
         mean: Mean function x -> [N] (or [N, P]), or None for zero.
         num_outputs: P, or None for one output without an axis of its own.
@@ -63,7 +64,7 @@ class SparseGP:
     name: str
     kernel: Kernel
     z: Array
-    scale_tril: Array
+    factor: CholeskyFactor
     qv: dist.Distribution
     mean: Callable | None = None
     num_outputs: int | None = None
@@ -86,6 +87,11 @@ class SparseGP:
             terms = ({},) * outputs
             offsets = tuple(b + value for b, value in zip(offsets, values))
         return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
+
+    @property
+    def scale_tril(self) -> Array:
+        """L, [M, M]."""
+        return self.factor.tril
 
     @property
     def inducing_mean(self) -> Array:

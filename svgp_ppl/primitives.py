@@ -34,7 +34,7 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent, SparseGP
-from svgp_ppl.linalg import cholesky, safe_sqrt
+from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.missing import checked_mask, over_rows
 
 __all__ = [
@@ -107,8 +107,8 @@ def sparse_gp(
     inducing: dict[str, Any] = {"kernel": kernel, "z": z, "jitter": jitter}
     infer = {"inducing": inducing}
     full_name = require_new_site(name, prior, infer)
-    scale_tril = cholesky(kernel(z), jitter)
-    process = SparseGP(full_name, kernel, z, scale_tril, prior, mean, num_outputs)
+    factor = factorised(kernel(z), jitter)
+    process = SparseGP(full_name, kernel, z, factor, prior, mean, num_outputs)
     inducing["process"] = process
     value = numpyro.sample(name, prior, infer=infer)
     qv: Any = value

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "variational": {"kernels", "linalg"},
     "marginals": {"linalg", "variational"},
     "missing": {"checks"},
-    "latent": {"checks", "kernels", "marginals", "variational"},
+    "latent": {"checks", "kernels", "linalg", "marginals", "variational"},
     "expectations": {"linalg", "marginals"},
     "likelihoods": {"checks", "expectations", "linalg", "marginals"},
     "handlers": {"compilation", "latent", "variational"},

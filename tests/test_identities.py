@@ -20,7 +20,7 @@ from numpyro.infer import Trace_ELBO
 from svgp_ppl import MarginalELBO, SparseGP, kernels, observe, sparse_gp, stack
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.handlers import replay_distributions
-from svgp_ppl.linalg import cholesky
+from svgp_ppl.linalg import factorised
 from svgp_ppl.variational import prior_kl, split
 from tests.conftest import both_precisions
 
@@ -276,7 +276,7 @@ def _processes(variational):
     for name, (variance, lengthscale, columns, z, outputs, mean) in PROCESSES.items():
         kernel = kernels.RBF(variance, lengthscale, active_columns=columns)
         z = jnp.asarray(z)
-        factor = cholesky(kernel(z), JITTER)
+        factor = factorised(kernel(z), JITTER)
         qv = variational[name]
         processes[name] = SparseGP(name, kernel, z, factor, qv, mean, outputs)
     return processes
@@ -368,7 +368,7 @@ def test_chunks_change_nothing(kind):
             "f",
             kernel,
             processes["f"].z,
-            cholesky(kernel(processes["f"].z), JITTER),
+            factorised(kernel(processes["f"].z), JITTER),
             variational["f"],
         )
         latents = [

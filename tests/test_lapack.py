@@ -95,13 +95,13 @@ def _batched_calls(jaxpr: Jaxpr):
                 yield from _batched_calls(part)
 
 
-def _calls_in(function, *arguments):
+def calls_in(function, *arguments):
     return list(_batched_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
 def test_the_search_finds_a_batched_call():
     a, b = _problem()
-    assert _calls_in(jax.jit(jax.vmap(jax.grad(_theirs), (0, None))), a, b)
+    assert calls_in(jax.jit(jax.vmap(jax.grad(_theirs), (0, None))), a, b)
 
 
 def two_processes(x, y=None):
@@ -123,7 +123,7 @@ def test_vectorised_chains_call_lapack_one_matrix_at_a_time():
         )[0]
 
     values = {"scale": jnp.ones(4), "f": jnp.ones((4, 4)), "g": jnp.ones((4, 4))}
-    assert _calls_in(jax.vmap(jax.value_and_grad(logdensity)), values) == []
+    assert calls_in(jax.vmap(jax.value_and_grad(logdensity)), values) == []
 
 
 def test_particles_of_the_bound_call_lapack_one_matrix_at_a_time():
@@ -134,7 +134,7 @@ def test_particles_of_the_bound_call_lapack_one_matrix_at_a_time():
     def step(key):
         return svi.update(svi.init(key, COUNTS_X, COUNTS_Y), COUNTS_X, COUNTS_Y)
 
-    assert _calls_in(step, jax.random.key(0)) == []
+    assert calls_in(step, jax.random.key(0)) == []
 
 
 @pytest.mark.parametrize("entropy", ["jensen", "monte_carlo"])
@@ -147,7 +147,7 @@ def test_mixtures_call_lapack_one_matrix_at_a_time(entropy):
         return prior_kl(mixture, entropy=entropy, key=jax.random.key(0))
 
     factors = jnp.broadcast_to(jnp.eye(4), (3, 4, 4))
-    assert _calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []
+    assert calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []
 
 
 def test_chains_with_a_dense_metric_call_lapack_one_matrix_at_a_time():
@@ -167,7 +167,7 @@ def test_chains_with_a_dense_metric_call_lapack_one_matrix_at_a_time():
 
     values = {"scale": jnp.ones(4), "f": jnp.ones((4, 4)), "g": jnp.ones((4, 4))}
     keys = jax.random.split(jax.random.key(0), 4)
-    assert _calls_in(jax.vmap(chain), keys, values) == []
+    assert calls_in(jax.vmap(chain), keys, values) == []
 
 
 def test_the_dense_metric_is_that_of_blackjax():
@@ -219,7 +219,7 @@ def test_steps_of_several_outputs_call_lapack_one_matrix_at_a_time(natural):
     svi = numpyro.infer.SVI(several_outputs, made, optimizer, bound)
     data = COUNTS_X, COUNTS_Y * 1.0
     state = svi.init(jax.random.key(0), *data)
-    assert _calls_in(lambda state: svi.update(state, *data), state) == []
+    assert calls_in(lambda state: svi.update(state, *data), state) == []
 
 
 def compiled_by(monkeypatch, function):

@@ -1,48 +1,331 @@
-"""The hand-written backward pass against plain autodiff of the same formula."""
+"""The projection and its moments against plain formulas: derivatives, float32."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.scipy.linalg import solve_triangular
 
-from svgp_ppl.linalg import solve_lower
-from svgp_ppl.linalg.projection import whitened_moments
+from svgp_ppl import kernels, linalg, stack
+from svgp_ppl.latent import SparseGP
+from svgp_ppl.variational import prior_kl, split
+from tests.conftest import both_precisions
+from tests.test_lapack import calls_in
 
-
-def _plain(scale_tril, k, loc, q_tril):
-    a = solve_lower(scale_tril, k)
-    r = jnp.einsum("pml,mn->pln", q_tril, a)
-    excess = jnp.sum(r * r, axis=1) - jnp.sum(a * a, axis=0)
-    return loc @ a, excess
-
-
-def _problem():
-    rng = np.random.default_rng(3)
-    lower = np.tril(rng.normal(size=(5, 5))) + 3 * np.eye(5)
-    qv = np.tril(rng.normal(size=(2, 5, 5)))
-    arguments = (lower, rng.normal(size=(5, 8)), rng.normal(size=(2, 5)), qv)
-    weights = (rng.normal(size=(2, 8)), rng.normal(size=(2, 8)))
-    return tuple(map(jnp.asarray, arguments)), weights
+M, N, JITTER = 5, 8, 1e-3
+RNG = np.random.default_rng(3)
+X = RNG.uniform(0.0, 4.0, (N, 2))
+Z = RNG.uniform(0.0, 4.0, (M, 2))
+TRIL = np.tril(RNG.normal(size=(2 * M, 2 * M))) + 2 * np.eye(2 * M)
+LOC = RNG.normal(size=2 * M)
+WEIGHTS = RNG.normal(size=(3, 2, N))
 
 
-def test_the_moments_are_those_of_the_plain_formula():
-    arguments, _ = _problem()
-    ours, plain = whitened_moments(*arguments), _plain(*arguments)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-12), ours, plain)
+def q_of(kind, loc, tril):
+    """The q(v) of two outputs; its covariance [2 M, 2 M] and the shape of v."""
+    each = jnp.stack([tril[:M, :M], tril[M:, M:]])
+    scale = jnp.abs(jnp.diagonal(tril)).reshape(2, M)
+    loc = loc.reshape(2, M)
+    match kind:
+        case "point":
+            return dist.Delta(loc, event_dim=2), jnp.zeros((2, 2, M, M))
+        case "diagonal":
+            qv = dist.Normal(loc, scale).to_event(2)
+            each = jax.vmap(jnp.diag)(scale)
+        case "full":
+            qv = dist.MultivariateNormal(loc, scale_tril=each).to_event(1)
+        case "coupled":
+            joint = dist.MultivariateNormal(loc.reshape(-1), scale_tril=tril)
+            value = jnp.zeros(2 * M)
+            qv = split("v", joint, value, {"f": (2, M)})["f"]
+            s = tril @ tril.T
+            return qv, s.reshape(2, M, 2, M).transpose(0, 2, 1, 3)
+    s = each @ jnp.swapaxes(each, 1, 2)
+    return qv, jnp.zeros((2, 2, M, M)).at[jnp.arange(2), jnp.arange(2)].set(s)
 
 
-def test_the_backward_pass_equals_autodiff():
-    arguments, weights = _problem()
+def ours(kind, x, z, lengthscale, loc, tril):
+    kernel = kernels.RBF(1.3, lengthscale)
+    factor = linalg.factorised(kernel(z), JITTER)
+    latent = SparseGP("f", kernel, z, factor, q_of(kind, loc, tril)[0], None, 2)(x)
+    marginal = latent.marginal()
+    cross = marginal.covariance
+    cross = jnp.zeros(N) if cross is None else cross[:, 0, 1]
+    return marginal.mean.T, marginal.variance.T, cross
 
-    def gradients(function):
+
+def plain(kind, x, z, lengthscale, loc, tril):
+    def k(a, b):
+        difference = (a[:, None] - b) / lengthscale
+        return 1.3 * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1))
+
+    root = jnp.linalg.cholesky(k(z, z) + JITTER * jnp.eye(M))
+    a = solve_triangular(root, k(z, x), lower=True)
+    s = jnp.einsum("pqij,in,jn->pqn", q_of(kind, loc, tril)[1], a, a)
+    variance = 1.3 - jnp.sum(a * a, axis=0) + s[jnp.arange(2), jnp.arange(2)]
+    return loc.reshape(2, M) @ a, variance, s[0, 1]
+
+
+def derivatives(moments, kind):
+    """Values, gradient, tangents and a Hessian-vector product, in one program."""
+
+    def total(*arguments):
+        weights = jnp.asarray(WEIGHTS, arguments[0].dtype)
+        mean, variance, cross = moments(kind, *arguments)
+        smooth = weights[0] * jnp.sin(mean) + weights[1] * jnp.cos(variance)
+        return jnp.sum(smooth) + jnp.sum(weights[2, 0] * jnp.sin(cross))
+
+    every = tuple(range(5))
+
+    def run(arguments, tangents):
+        values, moved = jax.jvp(lambda *a: moments(kind, *a), arguments, tangents)
+        gradient = jax.grad(total, every)
+        # In the two orders of forward and reverse mode.
+        slope, curved = jax.jvp(gradient, arguments, tangents)
+        again = jax.grad(lambda *a: jax.jvp(total, a, tangents)[1], every)(*arguments)
+        return values, moved, slope, curved, again
+
+    return jax.jit(run)
+
+
+@both_precisions
+@pytest.mark.parametrize("kind", ["point", "diagonal", "full", "coupled"])
+def test_all_derivatives_equal_those_of_a_triangular_solve(kind, precision):
+    arguments = tuple(map(jnp.asarray, (X, Z, np.array([1.5, 2.0]), LOC, TRIL)))
+    rng = np.random.default_rng(0)
+    tangents = [0.3 * rng.normal(size=a.shape) for a in arguments]
+    tangents[-1] = np.tril(tangents[-1])
+    tangents = tuple(jnp.asarray(t, a.dtype) for t, a in zip(tangents, arguments))
+    found = derivatives(ours, kind)(arguments, tangents)
+    expected = derivatives(plain, kind)(arguments, tangents)
+    tolerance = 1e-8 if precision == 64 else 2e-3
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, tolerance, tolerance * np.max(np.abs(b)))
+
+    jax.tree.map(close, found, expected)
+
+
+def test_a_mixture_is_the_moments_of_each_component():
+    kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
+    factor = linalg.factorised(kernel(z), JITTER)
+    loc = jnp.asarray(LOC.reshape(2, M))
+    trils = jnp.stack([TRIL[:M, :M], TRIL[M:, M:]])
+    components = dist.MultivariateNormal(loc, scale_tril=trils)
+    log_weights = dist.Categorical(logits=jnp.array([0.2, -0.1]))
+    qv = dist.MixtureSameFamily(log_weights, components)
+    marginal = SparseGP("f", kernel, z, factor, qv)(X).marginal()
+    for k in range(2):
+        one = dist.MultivariateNormal(loc[k], scale_tril=trils[k])
+        alone = SparseGP("f", kernel, z, factor, one)(X).marginal()
+        np.testing.assert_allclose(marginal.mean[k], alone.mean, 1e-12)
+        np.testing.assert_allclose(marginal.variance[k], alone.variance, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["point", "full"])
+def test_vectorised_derivatives_are_those_of_each(kind):
+    lengthscales = jnp.array([[1.5, 2.0], [0.7, 1.0], [3.0, 3.0]])
+
+    def total(lengthscale):
+        x, z, loc, tril = map(jnp.asarray, (X, Z, LOC, TRIL))
+        moments = ours(kind, x, z, lengthscale, loc, tril)
+        return sum(jnp.sum(jnp.sin(moment)) for moment in moments)
+
+    both = jax.value_and_grad(total)
+    together = jax.jit(jax.vmap(both))(lengthscales)
+    each = [jax.jit(both)(lengthscale) for lengthscale in lengthscales]
+    for a, *b in zip(*map(jax.tree.leaves, (together, *each))):
+        np.testing.assert_allclose(a, b, 1e-9, 1e-9)
+    assert not calls_in(jax.jit(jax.vmap(both)), lengthscales)
+
+
+# ---------------------------------------------------------------------------- float32
+
+
+def _grid(num_inducing, num_data, lengthscale):
+    """A Gram matrix in one dimension, as ill-conditioned as its jitter allows."""
+    kernel = kernels.RBF(1.0, lengthscale)
+    z = jnp.linspace(0.0, 1.0, num_inducing)[:, None]
+    x = jnp.asarray(np.random.default_rng(0).uniform(size=(num_data, 1)))
+    return linalg.factorised(kernel(z), 1e-5), kernel(z, x)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.parametrize("num_inducing", [40, 200])  # one block of rows, and four
+def test_single_precision_is_as_accurate_as_a_triangular_solve(num_inducing, precision):
+    factor, k = _grid(num_inducing, 300, 0.2)
+    a = np.asarray(linalg.whiten(factor, k), np.float64)
+    solved = np.asarray(solve_triangular(factor.tril, k, lower=True), np.float64)
+    exact = np.linalg.solve(np.asarray(factor.tril, np.float64), np.asarray(k))
+    worst = np.max(np.abs(solved - exact))
+    assert np.max(np.abs(a - exact)) < 1.5 * worst
+    # A product with the inverse alone would not do.
+    product = np.asarray(factor.inverse @ k, np.float64)
+    assert np.max(np.abs(product - exact)) > 10 * worst
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_the_backward_pass_belongs_to_the_same_solution(precision):
+    # ⟨L⁻ᵀ b, k⟩ = ⟨b, L⁻¹ k⟩: in gradients of hyperparameters such terms cancel.
+    factor, k = _grid(200, 300, 0.2)
+    a, pull = jax.vjp(lambda k: linalg.whiten(factor, k), k)
+    # In the direction in which a product with the inverse is wrong.
+    single = jnp.sign(factor.inverse @ k - a)
+    a, b, k = (np.asarray(each, np.float64) for each in (a, single, k))
+
+    def error(back):
+        return abs(np.vdot(np.asarray(back, np.float64), k) - np.vdot(b, a))
+
+    assert error(pull(single)[0]) < 0.5
+    assert error(factor.inverse.T @ single) > 5.0
+
+
+def _bound(num_inducing, width, lengthscale):
+    """Bound of a regression and its gradient, in the precision in force."""
+    rng = np.random.default_rng(1)
+    x, z = rng.uniform(size=(1000, width)), rng.uniform(size=(num_inducing, width))
+    y = np.sin(6 * x.mean(axis=1)) + 0.1 * rng.normal(size=1000)
+    if width == 1:
+        z = np.linspace(0.0, 1.0, num_inducing)[:, None]
+    # Near the best q(v), in double precision.
+    scaled = (z[:, None] - np.concatenate([z, x])) / lengthscale
+    k = np.exp(-0.5 * np.sum(scaled**2, axis=-1))
+    root = np.linalg.cholesky(k[:, : len(z)] + 1e-5 * np.eye(len(z)))
+    a = np.linalg.solve(root, k[:, len(z) :])
+    covariance = np.linalg.inv(np.eye(len(z)) + 100 * a @ a.T)
+    loc = jnp.asarray(95 * covariance @ a @ y)
+    tril = jnp.asarray(1.2 * np.linalg.cholesky(covariance))
+    x, y, z = map(jnp.asarray, (x, y, z))
+
+    def bound(variance, lengthscale):
+        kernel = kernels.RBF(variance, lengthscale)
+        factor = linalg.factorised(kernel(z), 1e-5)
+        qv = dist.MultivariateNormal(loc, scale_tril=tril)
+        marginal = SparseGP("f", kernel, z, factor, qv)(x).marginal()
+        errors = jnp.square(y - marginal.mean) + marginal.variance
+        density = -50 * errors - 0.5 * np.log(2 * np.pi * 0.01)
+        return jnp.sum(density) - prior_kl(qv)
+
+    arguments = jnp.asarray(1.0), jnp.full(width, lengthscale)
+    return jax.jit(jax.value_and_grad(bound, (0, 1)))(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("num_inducing", "width", "lengthscale", "tolerance"),
+    [(60, 3, 0.7, 1e-4), (200, 1, 0.02, 5e-4)],
+)
+def test_single_precision_gives_bound_and_gradient(
+    num_inducing, width, lengthscale, tolerance
+):
+    found = {}
+    for bits in (32, 64):
+        with jax.enable_x64(bits == 64):
+            found[bits] = jax.device_get(_bound(num_inducing, width, lengthscale))
+    (value, gradient), (exact, exact_gradient) = found[32], found[64]
+    assert abs(value - exact) < tolerance * abs(exact)
+    for a, b in zip(gradient, exact_gradient, strict=True):
+        np.testing.assert_allclose(a, b, atol=0.01 * np.max(np.abs(b)))
+
+
+# ------------------------------------------------------------------ what it is made of
+
+
+@both_precisions
+def test_the_factor_and_its_inverse(precision):
+    gram = jnp.asarray(TRIL @ TRIL.T)
+    factor = linalg.factorised(gram, 0.5)
+    np.testing.assert_array_equal(factor.tril, linalg.cholesky(gram, 0.5))
+    tolerance = 1e-12 if precision == 64 else 1e-4
+    eye = np.eye(2 * M)
+    np.testing.assert_allclose(factor.tril @ factor.inverse, eye, atol=tolerance)
+    assert jnp.isnan(linalg.factorised(-gram).inverse).any()
+    # Derivatives of all parts, in second order too.
+    weights = jnp.asarray(RNG.normal(size=(2, 2 * M, 2 * M)))
+
+    def total(found):
+        return jnp.sum(jnp.sin(jnp.stack(found)) * weights)
+
+    def of_ours(gram):
+        return total(linalg.factorised(gram, 0.5)[:2])
+
+    def of_plain(gram):
+        root = jnp.linalg.cholesky(gram + 0.5 * jnp.eye(2 * M))
+        return total([root, solve_triangular(root, jnp.eye(2 * M), lower=True)])
+
+    def both(function):
+        slope = jax.grad(lambda g: function((g + g.T) / 2))
+        return jax.jit(lambda g: jax.jvp(slope, (g,), (weights[0],)))(gram)
+
+    tolerance = 1e-10 if precision == 64 else 2e-3
+    for a, b in zip(both(of_ours), both(of_plain)):
+        np.testing.assert_allclose(a, b, tolerance, tolerance * np.max(np.abs(b)))
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2), (33,)])
+def test_column_sums(leading):
+    a = jnp.asarray(RNG.normal(size=(*leading, 4, 3)))
+
+    def check(function):
+        np.testing.assert_allclose(function(a), np.sum(a, axis=-2), 1e-12)
+
+    check(linalg.column_sums)
+    weights = jnp.asarray(RNG.normal(size=(*leading, 3)))
+    gradient = jax.grad(lambda a: jnp.sum(weights * linalg.column_sums(a)))(a)
+    np.testing.assert_allclose(
+        gradient, np.broadcast_to(weights[..., None, :], a.shape)
+    )
+    if leading:
+        check(jax.vmap(linalg.column_sums))
+
+
+@pytest.mark.parametrize("width", [2, 6, 70])
+@pytest.mark.parametrize("argnums", [(0, 1, 2), (2,), (0, 2), (1,)])
+def test_derivatives_of_scaled_distances(width, argnums):
+    rng = np.random.default_rng(width)
+    arguments = rng.normal(size=(4, width)), rng.normal(size=(3, width))
+    arguments = *map(jnp.asarray, arguments), jnp.asarray(rng.uniform(1, 2, width))
+    weights = jnp.asarray(rng.normal(size=(4, 3)))
+
+    def direct(x, y, lengthscale):
+        return jnp.sum(((x[:, None] - y) / lengthscale) ** 2, axis=-1)
+
+    def both(function):
         def total(*arguments):
-            mean, excess = function(*arguments)
-            return jnp.sum(weights[0] * mean + weights[1] * jnp.sin(excess))
+            return jnp.sum(weights * jnp.exp(-function(*arguments) / width))
 
-        return jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(*arguments)
+        gradient = jax.grad(total, argnums)
+        moved = jax.jacfwd(gradient, argnums)
+        return jax.jit(lambda *a: (gradient(*a), moved(*a)))(*arguments)
 
-    ours, plain = gradients(whitened_moments), gradients(_plain)
-    # Only the lower triangles of the factors are free.
-    for a, b in zip(ours, plain, strict=True):
-        is_factor = a.shape[-1] == a.shape[-2] == 5
-        b = jnp.tril(b) if is_factor else b
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12),
+        both(linalg.squared_distance),
+        both(direct),
+    )
+
+
+@pytest.mark.parametrize(
+    "num_rows", [250, 251]
+)  # blocks of equal size, and a padded one
+def test_distances_by_blocks_of_rows(num_rows):
+    x, y = RNG.normal(size=(num_rows, 3)), RNG.normal(size=(500, 3))
+    found = linalg.squared_distance(jnp.asarray(x), jnp.asarray(y), 0.5)
+    expected = np.sum(((x[:, None] - y) / 0.5) ** 2, axis=-1)
+    np.testing.assert_allclose(found, expected, 1e-12)
+
+
+def test_predictions_have_tangents():
+    kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
+    factor = linalg.factorised(kernel(z), JITTER)
+    qv = dist.MultivariateNormal(jnp.asarray(LOC[:M]), scale_tril=TRIL[:M, :M])
+    f = SparseGP("f", kernel, z, factor, qv)
+
+    def moments(x):
+        return stack([f(x), f(x + 0.1)]).covariance
+
+    x, dx = jnp.asarray(X), jnp.ones_like(X)
+    _, moved = jax.jvp(moments, (x,), (dx,))
+    step = 1e-6
+    expected = (moments(x + step * dx) - moments(x - step * dx)) / (2 * step)
+    np.testing.assert_allclose(moved, expected, atol=1e-7)

@@ -26,7 +26,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
-from svgp_ppl.linalg import solve_lower, squared_distance
+from svgp_ppl.linalg import squared_distance, whiten
 from svgp_ppl.primitives import Expected, expected_of
 from svgp_ppl.variational import Block, is_coupled, project, simplified
 
@@ -145,7 +145,7 @@ def _inputs_of_latent(name: str, latent: Any) -> dict[tuple[str, str, int], Inpu
 def _inputs(view: Any, weights: Array) -> Inputs:
     process, x = view.process, view.x
     kernel, z = process.kernel, process.z
-    a = solve_lower(process.scale_tril, kernel(z, x))
+    a = whiten(process.factor, kernel(z, x))
     prior = kernel.diagonal(x)
     return Inputs(
         a=a,

@@ -31,8 +31,8 @@ class Pairs(abc.ABC):
         """Whether the two are one row of one array: by position, not by value."""
 
     @abc.abstractmethod
-    def squared_distance(self) -> Float[Array, "*pairs"]:
-        """‖x − y‖²."""
+    def squared_distance(self, lengthscale: Array | float = 1.0) -> Array:
+        """Σ_d ((x_d − y_d) / ℓ_d)², ``*pairs``."""
 
     @abc.abstractmethod
     def inner_product(self, weights: Array | float = 1.0) -> Float[Array, "*pairs"]:
@@ -68,9 +68,9 @@ class AllPairs(Pairs):
         shape = (len(self.x), len(self._other))
         return jnp.eye(*shape, dtype=bool) if self.y is None else jnp.zeros(shape, bool)
 
-    def squared_distance(self) -> Float[Array, "N M"]:
+    def squared_distance(self, lengthscale: Array | float = 1.0) -> Float[Array, "N M"]:
         """‖x_n − y_m‖², [N, M]."""
-        squares = linalg.squared_distance(self.x, self._other)
+        squares = linalg.squared_distance(self.x, self._other, lengthscale)
         if self.y is not None:
             return squares
         # The matrix product leaves rounding on the diagonal, whose root would not be
@@ -107,9 +107,9 @@ class RowPairs(Pairs):
         """Nowhere: [N]."""
         return jnp.zeros(len(self.x), bool)
 
-    def squared_distance(self) -> Float[Array, " N"]:
-        """‖x_n − y_n‖², [N]."""
-        return jnp.sum(jnp.square(self.x - self.y), axis=-1)
+    def squared_distance(self, lengthscale: Array | float = 1.0) -> Float[Array, " N"]:
+        """Σ_d ((x_nd − y_nd) / ℓ_d)², [N]."""
+        return jnp.sum(jnp.square((self.x - self.y) / lengthscale), axis=-1)
 
     def inner_product(self, weights: Array | float = 1.0) -> Float[Array, " N"]:
         """Σ_d w_d x_nd y_nd, [N]."""

@@ -42,9 +42,8 @@ class Stationary(Kernel):
 
     def _evaluate(self, pairs: Pairs) -> Array:
         lengthscale = per_column("lengthscale", self.lengthscale, pairs.x.shape[1])
-        scaled = pairs.map(lambda x: x / lengthscale)
         variance = single("variance", self.variance)
-        return variance * self._correlation(scaled.squared_distance())
+        return variance * self._correlation(pairs.squared_distance(lengthscale))
 
     def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
         return single("variance", self.variance) * jnp.ones(len(x), x.dtype)

@@ -2,10 +2,12 @@
 
 from svgp_ppl.linalg.distances import inner_product, squared_distance
 from svgp_ppl.linalg.factors import (
+    CholeskyFactor,
     cholesky,
+    column_sums,
     default_jitter,
+    factorised,
     floored_sqrt,
-    inverse_lower,
     matmul,
     safe_sqrt,
     single_threaded_lapack,
@@ -14,14 +16,17 @@ from svgp_ppl.linalg.factors import (
     solve_lower,
     solve_lower_transposed,
 )
-from svgp_ppl.linalg.projection import whitened_moments
+from svgp_ppl.linalg.projection import gaussian_moments, whiten
 
 __all__ = [
+    "CholeskyFactor",
     "cholesky",
+    "column_sums",
     "default_jitter",
+    "factorised",
     "floored_sqrt",
+    "gaussian_moments",
     "inner_product",
-    "inverse_lower",
     "matmul",
     "safe_sqrt",
     "single_threaded_lapack",
@@ -30,5 +35,5 @@ __all__ = [
     "solve_lower",
     "solve_lower_transposed",
     "squared_distance",
-    "whitened_moments",
+    "whiten",
 ]

@@ -1,7 +1,11 @@
 """Squared distances and inner products of all pairs of rows."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg.factors import matmul
@@ -11,9 +15,10 @@ __all__ = ["inner_product", "squared_distance"]
 # The widest inputs whose distances are summed column by column: as fast as a matrix
 # product while there are few (docs/decisions/0004).
 _MOST_EXACT_COLUMNS = 64
-
 # The widest inputs whose distances are also differentiated column by column.
 _MOST_EXACT_DERIVATIVES = 4
+# Distances that are computed at once: in cache, and in a loop of few iterations.
+_MOST_AT_ONCE = 100_000
 
 
 def inner_product(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
@@ -21,9 +26,10 @@ def inner_product(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
     return matmul(x, y.T)
 
 
-@jax.custom_jvp
-def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
-    """‖x_n − y_m‖² for every pair of rows, shape [N, M].
+def squared_distance(
+    x: Float[Array, "N D"], y: Float[Array, "M D"], lengthscale: ArrayLike = 1.0
+) -> Float[Array, "N M"]:
+    """Σ_d ((x_nd − y_md) / ℓ_d)² for every pair of rows, shape [N, M].
 
     Up to 64 columns by differences, column after column. Wider inputs go through one
     matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the origin to the mean of ``y``.
@@ -31,33 +37,87 @@ def squared_distance(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
     distance. Where a lengthscale is far below the spread of a column in which values
     repeat, float32 then takes equal points for different ones. Derivatives are products
     in the same way from five columns on.
+
+    Args:
+        x: Inputs.
+        y: Inputs; of the two, those with more rows.
+        lengthscale: ℓ, one number or one for each column.
     """
+    return _scaled(x, y, jnp.asarray(lengthscale, x.dtype))
+
+
+@jax.custom_jvp
+def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
+    x, y = x / lengthscale, y / lengthscale
     if x.shape[-1] > _MOST_EXACT_COLUMNS:
         x, y = _centred(x, y)
         squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
+    columns = y.T  # the inner loops run along a row of it
+    rows = max(1, _MOST_AT_ONCE // max(1, len(y)))
+    if len(x) <= rows or jax.default_backend() != "cpu":
+        return _by_columns(x, columns)
+    # Blocks of equal size: an entry is written once, whatever the number of columns.
+    blocks = -(-len(x) // rows)
+    rows = -(-len(x) // blocks)
+    padding = jnp.broadcast_to(x[-1:], (blocks * rows - len(x), x.shape[1]))
+    folded = jnp.concatenate([x, padding]).reshape(blocks, rows, x.shape[1])
+    squares = jax.lax.map(lambda block: _by_columns(block, columns), folded)
+    return squares.reshape(blocks * rows, len(y))[: len(x)]
 
-    def add(total, columns):
-        x_d, y_d = columns
-        return total + jnp.square(x_d[:, None] - y_d), None
 
-    nothing = jnp.zeros((len(x), len(y)), jnp.result_type(x, y))
-    return jax.lax.scan(add, nothing, (x.T, y.T))[0]
+def _by_columns(x: Float[Array, "N D"], columns: Float[Array, "D M"]) -> Array:
+    total = jnp.zeros((len(x), columns.shape[1]), x.dtype)
+    for x_d, y_d in zip(x.T, columns, strict=True):
+        total += jnp.square(x_d[:, None] - y_d)
+    return total
 
 
-@squared_distance.defjvp
+@partial(_scaled.defjvp, symbolic_zeros=True)
 def _(primals, tangents):
-    # d‖x − y‖² = 2 (x − y)ᵀ (dx − dy)
-    (x, y), (dx, dy) = primals, tangents
+    # With u = (x − y) / ℓ:  d‖u‖² = 2 uᵀ (dx/ℓ − dy/ℓ − u dℓ/ℓ).
+    x, y, lengthscale = primals
+    dx, dy, dl = (
+        None if isinstance(t, SymbolicZero) else t / lengthscale for t in tangents
+    )
     if x.shape[-1] <= _MOST_EXACT_DERIVATIVES:
-        moved = jnp.zeros((len(x), len(y)), jnp.result_type(x, y))
-        for x_d, y_d, dx_d, dy_d in zip(x.T, y.T, dx.T, dy.T, strict=True):
-            moved += (x_d[:, None] - y_d) * (dx_d[:, None] - dy_d)
+        moved = _moved_by_columns(x / lengthscale, y / lengthscale, dx, dy, dl)
     else:
-        x, y = _centred(x, y)
-        moved = jnp.sum(x * dx, axis=-1)[:, None] + jnp.sum(y * dy, axis=-1)
-        moved = moved - inner_product(x, dy) - inner_product(dx, y)
-    return squared_distance(*primals), 2 * moved
+        centred = _centred(x / lengthscale, y / lengthscale)
+        moved = _moved_by_products(*centred, dx, dy, dl)
+    return _scaled(*primals), 2 * moved
+
+
+def _moved_by_columns(x, y, dx, dy, dl) -> Array:
+    moved = jnp.zeros((len(x), len(y)), x.dtype)
+    for d in range(x.shape[1]):
+        u = x[:, d, None] - y[:, d]
+        if dx is not None:
+            moved += u * dx[:, d, None]
+        if dy is not None:
+            moved -= u * dy[:, d]
+        if dl is not None:
+            moved -= jnp.square(u) * jnp.broadcast_to(dl, x.shape[1:])[d]
+    return moved
+
+
+def _moved_by_products(x, y, dx, dy, dl) -> Array:
+    # What does not move y is one product [N, K] by [K, M], hence one backwards too:
+    #   xᵀdx − yᵀdx − Σ_d (x_d² − 2 x_d y_d + y_d²) dℓ_d/ℓ_d.
+    by_y, alone = jnp.zeros_like(x), jnp.zeros_like(x[:, 0])
+    left, right = [], [y]
+    if dx is not None:
+        by_y, alone = by_y - dx, alone + jnp.sum(x * dx, axis=-1)
+    if dl is not None:
+        by_y, alone = by_y + 2 * x * dl, alone - jnp.sum(x * x * dl, axis=-1)
+        left.append(jnp.broadcast_to(-dl, x.shape))
+        right.append(y * y)
+    left = jnp.concatenate([by_y, *left, alone[:, None]], axis=1)
+    right = jnp.concatenate([*right, jnp.ones_like(y[:, :1])], axis=1)
+    moved = inner_product(left, right)
+    if dy is not None:
+        moved = moved + jnp.sum(y * dy, axis=-1) - inner_product(x, dy)
+    return moved
 
 
 def _centred(x: Array, y: Array) -> tuple[Array, Array]:

@@ -3,19 +3,23 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from svgp_ppl.linalg import lapack
 
 __all__ = [
+    "CholeskyFactor",
     "cholesky",
+    "column_sums",
     "default_jitter",
+    "factorised",
     "floored_sqrt",
-    "inverse_lower",
     "matmul",
     "safe_sqrt",
     "single_threaded_lapack",
@@ -58,10 +62,41 @@ def cholesky(
         The factor, NaN where the factorisation fails: a failure is never escalated
         silently, ``fit`` and ``sample`` report it in words.
     """
+    return lapack.factor(_with_jitter(gram, jitter))
+
+
+def _with_jitter(gram: Array, jitter: float | Array | None) -> Array:
     if jitter is None:
         scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(gram)))
         jitter = default_jitter(gram.dtype) * scale
-    return lapack.factor(gram + jitter * jnp.eye(len(gram), dtype=gram.dtype))
+    return gram + jitter * jnp.eye(len(gram), dtype=gram.dtype)
+
+
+class CholeskyFactor(NamedTuple):
+    """L and L⁻¹, and what derivatives by L go through.
+
+    Attributes:
+        tril: L, lower triangular.
+        inverse: L⁻¹. For a product that need not be accurate to the last digits, or
+            that is refined: see ``linalg.projection``.
+        change: Zero; its tangent is L⁻¹ dL. Since d(L⁻¹ b) = L⁻¹ db − (L⁻¹ dL) L⁻¹ b,
+            a rule for a derivative can be written in it without factors of L that
+            cancel.
+    """
+
+    tril: Float[Array, "M M"]
+    inverse: Float[Array, "M M"]
+    change: Float[Array, "M M"]
+
+
+def factorised(
+    gram: Float[Array, "M M"], jitter: float | Array | None = None
+) -> CholeskyFactor:
+    """L with L Lᵀ = gram + jitter I, and L⁻¹; the jitter as in :func:`cholesky`.
+
+    Derivatives in both modes are matrix products, and call LAPACK no more.
+    """
+    return CholeskyFactor(*lapack.factor_and_inverse(_with_jitter(gram, jitter)))
 
 
 @contextmanager
@@ -120,9 +155,37 @@ def solve_lower_transposed(
     return transposed(b)[0]
 
 
-def inverse_lower(scale_tril: Float[Array, "M M"]) -> Array:
-    """L⁻¹, for products that replace many triangular solves (float64 only)."""
-    return solve_lower(scale_tril, jnp.eye(len(scale_tril), dtype=scale_tril.dtype))
+@jax.custom_jvp
+def column_sums(a: Float[Array, "*K M N"]) -> Float[Array, "*K N"]:
+    """Σ_m a[.., m, n], one matrix at a time on a CPU.
+
+    The sums over the middle one of three axes are 10 to 40 times as expensive there
+    (XLA of jaxlib 0.10.2), and so are those of a matrix under ``vmap``.
+    """
+    matrices = a.reshape(-1, *a.shape[-2:])
+    if jax.default_backend() != "cpu" or len(matrices) > _MOST_UNROLLED:
+        return jnp.sum(a, axis=-2)
+    sums = jnp.stack([_column_sums(matrix) for matrix in matrices])
+    return sums.reshape(*a.shape[:-2], a.shape[-1])
+
+
+@column_sums.defjvp
+def _(primals, tangents):
+    return column_sums(*primals), jnp.sum(tangents[0], axis=-2)
+
+
+@custom_vmap
+def _column_sums(a: Float[Array, "M N"]) -> Float[Array, " N"]:
+    return jnp.sum(a, axis=0)
+
+
+@_column_sums.def_vmap
+def _(axis_size, is_batched, a):
+    return column_sums(a), True
+
+
+# The program grows with their number.
+_MOST_UNROLLED = 32
 
 
 def safe_sqrt(x: Array) -> Array:

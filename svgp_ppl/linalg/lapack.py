@@ -20,7 +20,9 @@ from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-__all__ = ["factor", "lower_half", "solve"]
+from svgp_ppl.linalg.triangular import solve_by_inverse
+
+__all__ = ["factor", "factor_and_inverse", "lower_half", "solve"]
 
 
 def _one_at_a_time(function: Callable) -> Callable:
@@ -66,7 +68,32 @@ def _factor_tangent(primals, tangents):
     (tangent,) = tangents
     inner = solve(tril, solve(tril, (tangent + tangent.T) / 2).T)
     half = lower_half(inner)
-    return tril, jnp.matmul(tril, half, precision=jax.lax.Precision.HIGHEST)
+    return tril, _matmul(tril, half)
+
+
+@jax.custom_jvp
+def factor_and_inverse(
+    a: Float[Array, "M M"],
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, "M M"]]:
+    """Lower L with L Lᵀ = a, L⁻¹, and a zero whose tangent is L⁻¹ L̇."""
+    tril = _factor_one(a)
+    inverse = _solve_one(tril, jnp.eye(len(a), dtype=a.dtype))
+    return tril, inverse, jnp.zeros_like(a)
+
+
+@factor_and_inverse.defjvp
+def _factor_and_inverse_tangent(primals, tangents):
+    """L⁻¹ L̇ = Φ(L⁻¹ Ȧ L⁻ᵀ) as in :func:`factor`, by products; d(L⁻¹) = −L⁻¹ L̇ L⁻¹."""
+    tril, inverse, zero = factor_and_inverse(*primals)
+    (tangent,) = tangents
+    inner = solve_by_inverse(tril, inverse, (tangent + tangent.T) / 2)
+    change = lower_half(solve_by_inverse(tril, inverse, inner.T))
+    tangents = _matmul(tril, change), -_matmul(change, inverse), change
+    return (tril, inverse, zero), tangents
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def lower_half(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -78,7 +105,7 @@ def solve(tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Float[Array, "M 
     """L⁻¹ b for the lower triangle L of ``tril``."""
     lower = jnp.tril(tril)
     return jax.lax.custom_linear_solve(
-        lambda x: jnp.matmul(lower, x, precision=jax.lax.Precision.HIGHEST),
+        lambda x: _matmul(lower, x),
         b,
         solve=lambda _, b: _solve_one(lower, b),
         transpose_solve=lambda _, b: _solve_transposed(lower, b),

@@ -247,9 +247,16 @@ def _(joint: dist.MixtureSameFamily, block, a):
 
 
 def full_gaussian(qv: Any) -> tuple[Array, Array] | None:
-    """(m [P, M], S [P, M, M]) of a Gaussian with full covariance an output, or None."""
+    """(m, S), [P, M] and [P, M, M], of a Gaussian with full covariance an output.
+
+    Both with a leading axis K under a mixture of such; None for any other q(v).
+    """
+    if isinstance(qv, dist.MixtureSameFamily):
+        qv = qv.component_distribution
+    shape = qv.event_shape
     base: Any = qv.base_dist if isinstance(qv, dist.Independent) else qv
-    if not isinstance(base, dist.MultivariateNormal) or qv.batch_shape:
+    if not isinstance(base, dist.MultivariateNormal):
         return None
-    shape, tril = qv.event_shape, full_scale_tril(base)
-    return outputs_first(base.loc, shape, 1), outputs_first(tril, shape, 2)
+    return outputs_first(base.loc, shape, 1), outputs_first(
+        full_scale_tril(base), shape, 2
+    )
