@@ -89,6 +89,16 @@ def pytest_xdist_make_scheduler(config, log):
 _bits_before = None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    """What tests share is computed in float64, whichever test asks for it first."""
+    global _bits_before
+    result = yield
+    if fixturedef.scope != "function" and _bits_before == 32:
+        _bits_before = None
+    return result
+
+
 @pytest.fixture(autouse=True)
 def precision(request):
     """float64 unless the test asks for another through ``both_precisions``."""
