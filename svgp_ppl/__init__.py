@@ -29,7 +29,7 @@ from svgp_ppl.fitting import (
     natural_gradient,
     update,
 )
-from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture
+from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture, AutoSites
 from svgp_ppl.latent import Latent, SparseGP, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
 from svgp_ppl.mcmc.importance import importance_sample
@@ -51,6 +51,7 @@ __all__ = [
     "AutoDeep",
     "AutoGaussian",
     "AutoMixture",
+    "AutoSites",
     "Expected",
     "Fit",
     "Hybrid",

@@ -121,6 +121,7 @@ MAY_IMPORT = {
     "mcmc.coordinates": {
         "compilation",
         "fitting",
+        "guides",
         "handlers",
         "mcmc.sites",
         "mcmc.target",

@@ -125,8 +125,8 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
     made_of = ("what a fit has seen", model, guide, static)
     found = jax.device_get(call(look, made_of, key, params, arrays, runs_once=True))
     return {
-        name: _Seen(sites_of(*qv, {name: prior}, _LEAST_PRECISION)[name], z)
-        for name, (*qv, prior, z) in found.items()
+        name: _Seen(sites_of(loc, covariance, {name: prior}, _LEAST_PRECISION)[name], z)
+        for name, (loc, covariance, prior, z) in found.items()
     }
 
 

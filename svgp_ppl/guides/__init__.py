@@ -8,5 +8,13 @@ from svgp_ppl.guides.coupled import AutoCoupled
 from svgp_ppl.guides.deep import AutoDeep
 from svgp_ppl.guides.gaussian import AutoGaussian
 from svgp_ppl.guides.mixture import AutoMixture
+from svgp_ppl.guides.sites import AutoSites, gaussians_of
 
-__all__ = ["AutoCoupled", "AutoDeep", "AutoGaussian", "AutoMixture"]
+__all__ = [
+    "AutoCoupled",
+    "AutoDeep",
+    "AutoGaussian",
+    "AutoMixture",
+    "AutoSites",
+    "gaussians_of",
+]

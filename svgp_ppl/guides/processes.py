@@ -96,17 +96,24 @@ class ProcessGuide(AutoGuide):
                 "use a guide of numpyro.infer.autoguide."
             )
         if len(latent) > len(self._shapes):
-            of = PointEstimates if self._rest_of is AutoDelta else self._rest_of
-            self._rest = of(block(self.model, hide_fn=_is_hidden))
+            self._rest = self._make_rest(block(self.model, hide_fn=_is_hidden))
             # Now, and not when it is first called in compiled code.
             set_up(self._rest, random_key(), args, kwargs)
+
+    def _make_rest(self, model: Callable) -> AutoGuide:
+        of = PointEstimates if self._rest_of is AutoDelta else self._rest_of
+        return of(model)
+
+    def _of_run(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Group]:
+        """The q(v) of a run, given the other latent sites and the arguments."""
+        return self._variational(param)
 
     def __call__(self, *args, **kwargs):
         """Sample v of every process and the other latent sites."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         values = {} if self._rest is None else dict(self._rest(*args, **kwargs))
-        for name, (qv, members) in self._variational(param).items():
+        for name, (qv, members) in self._of_run(values, args, kwargs).items():
             if members is None:
                 values[name] = numpyro.sample(name, qv)
                 continue

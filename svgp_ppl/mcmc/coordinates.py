@@ -1,6 +1,5 @@
 """Coordinates in which a fit is standard normal, for every sampler."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,11 +12,11 @@ from numpyro.handlers import substitute
 
 from svgp_ppl.compilation import call
 from svgp_ppl.fitting import Fit
-from svgp_ppl.handlers import is_point, trace_of
+from svgp_ppl.guides import gaussians_of
+from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
-from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
-from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
+from svgp_ppl.variational.sites import Sites, sites_of
 
 __all__ = [
     "OTHERS",
@@ -79,6 +78,7 @@ class Coordinates(NamedTuple):
     def moved(self, mean: np.ndarray, scale_tril: np.ndarray) -> "Coordinates":
         """Coordinates η' of η = mean + scale_tril η'; on the host."""
         tril = np.asarray(self.scale_tril, float)
+        unravel: Any
         flat, unravel = ravel_pytree(jax.device_get(self.loc))
         loc = np.asarray(flat, float) + tril @ mean
         moved = np.asarray(tril @ scale_tril, self.scale_tril.dtype)
@@ -225,23 +225,9 @@ def _fitted_sites(
         values = target.constrain(centre, data)
         model = target.with_noise(data.noise_keys[0], data.params)
         sites = trace_of(model, args, kwargs, values=values)
-        of_guide = trace_of(guide, args, kwargs, key=key, values=params)
-        groups: dict[str, dict[str, Any]] = {}
-        for name in target.whitened_names:
-            qv = simplified(of_guide[name]["fn"], sites[name]["fn"].event_shape)
-            if can_marginalise(qv) and not is_point(qv):
-                group = group_of(name, qv) if is_coupled(qv) else name
-                groups.setdefault(group, {})[name] = qv
-        found = []
-        for qvs in groups.values():
-            processes = {n: sites[n]["infer"]["inducing"]["process"] for n in qvs}
-            priors = OrderedDict(  # the order of the stack, which a dict would sort
-                (name, Prior(process.inducing_mean, process.scale_tril))
-                for name, process in processes.items()
-            )
-            sizes = [len(prior.scale_tril) for prior in priors.values()]
-            found.append((*moments(list(qvs.values()), sizes), priors))
-        return found
+        # At θ̂ too: the q(v) of a guide may depend on θ.
+        given = {**params, **values}
+        return gaussians_of(sites, trace_of(guide, args, kwargs, key=key, values=given))
 
     made_of = ("fitted sites", guide, *target.made_of)
     given = (key, dict(params), dict(centre), target.data)

@@ -27,11 +27,26 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
-from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from svgp_ppl.linalg import (
+    cholesky,
+    factorised,
+    matmul,
+    solve_lower,
+    solve_lower_transposed,
+)
 from svgp_ppl.variational.joint import is_coupled, log_weights
 from svgp_ppl.variational.projection import project
 
-__all__ = ["Conditional", "Prior", "Sites", "conditional", "moments", "sites_of"]
+__all__ = [
+    "Conditional",
+    "Prior",
+    "Sites",
+    "conditional",
+    "gaussian_at",
+    "moments",
+    "pseudo_data_of",
+    "sites_of",
+]
 
 # Directions in which the data shrink a variance by less than this share have no site.
 # What is left there of an optimiser's error would be amplified where L_θ is rougher.
@@ -121,6 +136,41 @@ class Prior(NamedTuple):
     scale_tril: Any
 
 
+def gaussian_at(
+    projection: Float[Array, "B R T"],
+    data: Float[Array, "B R"],
+    priors: Sequence[Prior],
+) -> tuple[Float[Array, "B T"], Float[Array, "B T T"]]:
+    """q(v | θ) = N(m, S Sᵀ) of processes that share sites, all at once.
+
+    Args:
+        projection: H of the stacked u; of the outputs of one process if B > 1.
+        data: y.
+        priors: The processes at θ, in the order of the stack.
+
+    Returns:
+        m, and S, lower triangular.
+    """
+    groups, num_data, size = projection.shape
+    columns, rest, stop = [], data, 0
+    for prior in priors:
+        start, stop = stop, stop + prior.mean.size // groups
+        part = projection[..., start:stop]
+        by_output = part.reshape(groups, num_data, -1, len(prior.scale_tril))
+        columns.append(matmul(by_output, prior.scale_tril).reshape(part.shape))
+        mean = prior.mean.reshape(groups, -1)
+        rest = rest - jnp.einsum("brt,bt->br", part, mean)
+
+    def one(g, rest):
+        precision = jnp.eye(size, dtype=g.dtype) + matmul(g.T, g)
+        # Rows and columns in reverse order: a lower factor there is an upper one here.
+        upper_inverse = factorised(precision[::-1, ::-1], 0.0).inverse[::-1, ::-1]
+        tril = upper_inverse.T
+        return tril @ (upper_inverse @ (g.T @ rest)), tril
+
+    return jax.vmap(one)(jnp.concatenate(columns, axis=-1), rest)
+
+
 def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
     """Means [B, T] and covariances [B, T, T] of the v of processes that share a q(v).
 
@@ -177,22 +227,45 @@ def sites_of(
         priors: The processes at the fit, in the order of the stack; one if B > 1.
         least_precision: Smallest d of a direction with a site.
     """
-    if len(loc) == 1:
-        return _sites_of_group(loc[0], covariance[0], priors, least_precision)
-    ((name, prior),) = priors.items()
-    rows = zip(loc, covariance, np.asarray(prior.mean)[:, None])
-    groups = [
-        _sites_of_group(m, s, {name: Prior(row, prior.scale_tril)}, least_precision)
-        for m, s, row in rows
-    ]
+    groups = []
+    for m, s, of_group in _groups_of(loc, covariance, priors):
+        projections, columns, data = _pseudo_data(m, s, of_group, least_precision)
+        groups.append(_one_after_the_other(projections, columns, data, of_group))
     return {
         name: jax.tree.map(lambda *a: np.concatenate(a), *(g[name] for g in groups))
+        for name in priors
     }
 
 
-def _sites_of_group(
+def pseudo_data_of(
+    loc: np.ndarray,
+    covariance: np.ndarray,
+    priors: Mapping[str, Prior],
+    least_precision: float = _LEAST_PRECISION,
+) -> tuple[np.ndarray, np.ndarray]:
+    """H [B, T, T] of the stacked u and y [B, T]; arguments as in :func:`sites_of`."""
+    groups = [
+        _pseudo_data(m, s, of_group, least_precision)
+        for m, s, of_group in _groups_of(loc, covariance, priors)
+    ]
+    projections = [np.concatenate([*of.values()], axis=1) for of, _, _ in groups]
+    return np.stack(projections), np.stack([data for _, _, data in groups])
+
+
+def _groups_of(loc, covariance, priors: Mapping[str, Prior]):
+    """Mean, covariance and processes of every group."""
+    if len(loc) == 1:
+        yield loc[0], covariance[0], priors
+        return
+    ((name, prior),) = priors.items()
+    for m, s, row in zip(loc, covariance, np.asarray(prior.mean)[:, None]):
+        yield m, s, {name: Prior(row, prior.scale_tril)}
+
+
+def _pseudo_data(
     loc, covariance, priors: Mapping[str, Prior], least_precision: float
-) -> dict[str, Sites]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+    """H and H L by process, and y."""
     loc, covariance = np.asarray(loc, float), np.asarray(covariance, float)
     variances, directions = np.linalg.eigh((covariance + covariance.T) / 2)
     precisions = 1.0 / np.maximum(variances, 1e-12) - 1.0
@@ -211,7 +284,7 @@ def _sites_of_group(
         of_u = scipy.linalg.solve_triangular(tril, rows.T, trans=1, lower=True).T
         projections[name] = of_u.reshape(len(d), -1)
         data = data + projections[name] @ np.ravel(prior.mean)
-    return _one_after_the_other(projections, columns, data, priors)
+    return projections, columns, data
 
 
 def _one_after_the_other(projections, columns, data, priors) -> dict[str, Sites]:

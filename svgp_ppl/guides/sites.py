@@ -1,0 +1,351 @@
+"""q(v) that follows the other latent sites, by pseudo-data that stay where they are.
+
+A Gaussian q(v) holds for one θ: where the lengthscale is another, v that explains the
+data is another. Pseudo-data y = H u + noise (``variational.sites``) say what the data
+say of u, whatever θ is, and with them (u = m_θ + L_θ v)
+
+    q(θ, v) = q(θ) q(v | θ),   q(v | θ) ∝ N(v; 0, I) exp(−½ ‖y − H (m_θ + L_θ v)‖²).
+
+The parameters are those of q(θ), and y and H: the sites of expectation propagation, the
+dual parameters of Opper & Archambeau 2009 and Adam, Chang, Khan & Solin 2021.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import scipy.linalg
+from jax import random
+from jaxtyping import Array
+from numpyro.handlers import Messenger, block, seed, substitute
+from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
+from numpyro.infer.initialization import init_to_value
+
+from svgp_ppl.compilation import call, partition
+from svgp_ppl.guides.coupled import AutoCoupled
+from svgp_ppl.guides.processes import Group, param
+from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
+from svgp_ppl.primitives import expected_of
+from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
+from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
+
+__all__ = ["AutoSites", "gaussians_of"]
+
+# Of every site at the start, when there is no fit: weak, and no stationary point.
+_START = 0.1
+# Draws of a guide from which its centre is known; all are equal for point estimates.
+_NUM_DRAWS = 64
+
+
+class AutoSites(AutoCoupled):
+    """q(θ, v) = q(θ) q(v | θ), a joint approximate posterior that keeps their relation.
+
+    q(v) of every process is Gaussian given all other latent sites θ, and moves with
+    them: it is the prior times Gaussian sites, pseudo-data y = H u + N(0, I) of the
+    values u at the inducing inputs, which do not depend on θ. ``rest`` is the
+    approximate posterior of θ, now with a spread that can be used.
+
+    The sites of process ``f`` are the parameters ``auto_f_projection``, H, [P, M, M],
+    and ``auto_f_data``, y, [P, M]; of a block of processes ``auto_f_g_projection``,
+    [1, ΣM, ΣM]. Start from a fit: q(v | θ) then starts as its q(v), and θ at its point
+    estimates. The guide runs the model for the prior of u at θ.
+
+    Args:
+        model: The model.
+        start: What ``gp.fit`` returned for the same model and arguments, or ``(guide,
+            params)``, with a Gaussian (or a mixture) for every process; ``param``
+            sites of the model start there too. Without it the sites start weak, and
+            the guide needs more steps.
+        blocks: Names of the processes that share a Gaussian given θ, block by block, as
+            in :class:`AutoCoupled`, None for all of them; none share one by default.
+        rest: A NumPyro autoguide class (or function of a model) for θ.
+        prefix: Prefix of the parameter names.
+
+    Raises:
+        ValueError: As in :class:`AutoCoupled`; or the start is no fit of this model.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> fitted = gp.fit(random.key(0), model, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoSites(model, fitted)  # doctest: +SKIP
+        >>> joint = gp.fit(random.key(1), model, guide, x, y)  # doctest: +SKIP
+        >>> draws = guide.sample_posterior(
+        ...     random.key(2), joint.params, x, y, sample_shape=(1000,)
+        ... )  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        start: Any = None,
+        *,
+        blocks: Sequence[Sequence[str]] | None = (),
+        rest: Callable[..., AutoGuide] = AutoMultivariateNormal,
+        **options,
+    ):
+        self._origin = None if start is None else _guide_and_params(start)
+        self._start: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._centre: dict[str, Any] | None = None
+        super().__init__(model, blocks, rest=rest, **options)
+
+    def _setup_prototype(self, *args, **kwargs):
+        found = None
+        if self._origin is not None and self._centre is None:
+            self._centre, found = _fitted(self.model, *self._origin, args, kwargs)
+        super()._setup_prototype(*args, **kwargs)
+        if found is not None:
+            self._start = {
+                name: _sites_at(members or {name: self._shapes[name]}, found, members)
+                for name, members in self._groups().items()
+            }
+
+    def _make_rest(self, model: Callable) -> AutoGuide:
+        if self._centre is None or not isinstance(self._rest_of, type):
+            return super()._make_rest(model)
+        at_centre = init_to_value(values=self._centre)
+        return self._rest_of(model, init_loc_fn=at_centre)
+
+    def _groups(self) -> dict[str, Mapping[str, tuple[int, ...]] | None]:
+        """Name of a group -> its members; None for a process by itself."""
+        free, groups = dict(self._shapes), {}
+        for names in [list(free)] if self.blocks is None else self.blocks:
+            members = {name: free.pop(name) for name in names}
+            groups["_".join([self.prefix, *members])] = members
+        return groups | dict.fromkeys(free)
+
+    def _of_run(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Group]:
+        priors = self._priors(values, args, kwargs)
+        groups = {}
+        for name, members in self._groups().items():
+            shapes = members or {name: self._shapes[name]}
+            shape = _shape_of(shapes, is_stacked=members is not None)
+            projection, data = self._sites(name, shape, is_stacked=members is not None)
+            chosen = [priors[process] for process in shapes]
+            loc, scale_tril = gaussian_at(projection, data, chosen)
+            if len(shape) == 1:
+                loc, scale_tril = loc[0], scale_tril[0]
+            qv = dist.MultivariateNormal(
+                loc, scale_tril=scale_tril, validate_args=False
+            )
+            groups[name] = Group(qv.to_event(len(shape) - 1), members)
+        return groups
+
+    def _sites(self, name: str, shape: tuple, is_stacked: bool) -> tuple[Array, Array]:
+        """The parameters H and y of a group of values of this shape."""
+        shape = shape if len(shape) == 2 else (1, *shape)
+        if name in self._start:
+            projection, data = self._start[name]
+        else:
+            eye = _START * np.eye(shape[1])
+            projection = np.broadcast_to(eye, (*shape, shape[1]))
+            data = np.zeros(shape)
+        stem, dtype = self._stem(name, is_stacked), jnp.result_type(float)
+        start = {"projection": projection, "data": data}
+        of_name: dict[str, Any] = {
+            kind: param(f"{stem}_{kind}", jnp.asarray(value, dtype))
+            for kind, value in start.items()
+        }
+        return of_name["projection"], of_name["data"]
+
+    def _stem(self, name: str, is_stacked: bool) -> str:
+        return name if is_stacked else f"{self.prefix}_{name}"
+
+    def _priors(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Prior]:
+        """The prior of u of every process, at values of the other latent sites."""
+        of_v = {n: jnp.zeros(shape) for n, shape in self._shapes.items()}
+        model = self.model
+        if self._origin is not None:
+            model = _StartParams(model, self._origin[1])
+        # Only the parameters are seen outside: they have values there.
+        with block(hide_fn=lambda site: site["type"] != "param"):
+            sites = trace_of(
+                model, args, kwargs, key=random.key(0), values=values | of_v
+            )
+        return {name: _prior_of(sites[name]) for name in self._shapes}
+
+    def _fitted(self, params: dict) -> dict[str, Group]:
+        raise ValueError(
+            "q(v) of AutoSites depends on the other latent sites, and has no quantiles "
+            "without them: take those of draws, guide.sample_posterior(key, params, "
+            "*args, sample_shape=(1000,)), or gp.predict."
+        )
+
+    def variational_names(self, params: dict) -> set[str]:
+        """Names of the parameters of q(v | θ), among those of a fit."""
+        groups = self._groups().items()
+        stems = [self._stem(name, members is not None) for name, members in groups]
+        return {f"{stem}_{kind}" for stem in stems for kind in ("projection", "data")}
+
+    def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
+        """Draws of v and of the other latent sites, by site name.
+
+        Args:
+            rng_key: Random key.
+            params: Parameters of a fit.
+            *args: Arguments of the model, which the guide runs.
+            sample_shape: Leading axes of the draws.
+            **kwargs: Keyword arguments of the model.
+        """
+        set_up(self, rng_key, args, kwargs)
+        auxiliary = set(self._groups()) - set(self._shapes)
+
+        def one(key):
+            run: Any = seed(substitute(self, data=dict(params)), key)
+            values = run(*args, **kwargs)
+            return {n: v for n, v in values.items() if n not in auxiliary}
+
+        with block():
+            if not sample_shape:
+                return one(rng_key)
+            keys = random.split(rng_key, math.prod(sample_shape))
+            draws = jax.lax.map(one, keys)
+        return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), draws)
+
+
+class _StartParams(Messenger):
+    """A NumPyro handler: ``param`` sites start at these values, not at those they name.
+
+    Args:
+        fn: The model.
+        values: By name; a site that is not among them is left alone.
+    """
+
+    def __init__(self, fn: Callable, values: Mapping[str, Any]):
+        self.values = dict(values)
+        super().__init__(fn)
+
+    def process_message(self, msg: Any) -> None:
+        """Give a site its start, which a value from further out still replaces."""
+        if msg["type"] == "param" and msg["name"] in self.values:
+            msg["fn"] = lambda value, *_, **__: value
+            msg["args"] = (self.values[msg["name"]],)
+
+
+def gaussians_of(
+    model_trace: Mapping[str, dict], guide_trace: Mapping[str, dict]
+) -> list[tuple[Array, Array, dict[str, Prior]]]:
+    """Every q(v) that is marginalised, and is not a point, with the priors under it.
+
+    Returns:
+        Mean [B, T], covariance [B, T, T] (``variational.sites.moments``) and the priors
+        of its processes, in the order of the stack.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for name, site in model_trace.items():
+        if not is_inducing(site) or name not in guide_trace:
+            continue
+        qv = simplified(guide_trace[name]["fn"], site["fn"].event_shape)
+        if can_marginalise(qv) and not is_point(qv):
+            group = group_of(name, qv) if is_coupled(qv) else name
+            groups.setdefault(group, {})[name] = qv
+    found = []
+    for qvs in groups.values():
+        # Ordered as the stack; a dict would be sorted on its way through a program.
+        priors = OrderedDict((name, _prior_of(model_trace[name])) for name in qvs)
+        sizes = [len(prior.scale_tril) for prior in priors.values()]
+        found.append((*moments(list(qvs.values()), sizes), priors))
+    return found
+
+
+def _prior_of(site: dict) -> Prior:
+    process = site["infer"]["inducing"]["process"]
+    return Prior(process.inducing_mean, process.scale_tril)
+
+
+def _shape_of(shapes: Mapping[str, tuple], is_stacked: bool) -> tuple[int, ...]:
+    """Shape of the values of a group: stacked, or those of its one process."""
+    if is_stacked:
+        return (sum(map(math.prod, shapes.values())),)
+    (shape,) = shapes.values()
+    return shape
+
+
+def _guide_and_params(start: Any) -> tuple[Callable, dict]:
+    guide, params = getattr(start, "guide", None), getattr(start, "params", None)
+    if isinstance(start, tuple) and len(start) == 2:
+        guide, params = start
+    if not callable(guide) or not isinstance(params, Mapping):
+        raise ValueError(
+            "start must be what gp.fit returned, or (guide, params), and is a "
+            f"{type(start).__name__}."
+        )
+    return guide, dict(params)
+
+
+def _fitted(model: Callable, guide: Callable, params: dict, args, kwargs):
+    """θ at a fit, and the moments of its q(v) with the priors there."""
+    set_up(guide, random.key(0), args, kwargs)
+    arrays, combine, static = partition(args, kwargs)
+
+    def look(key, params, arrays):
+        args, kwargs = combine(arrays)
+
+        def draw(key):
+            sites = trace_of(guide, args, kwargs, key=key, values=params)
+            return {
+                name: site["value"]
+                for name, site in sites.items()
+                if site["type"] == "sample"
+            }
+
+        draws = jax.vmap(draw)(random.split(key, _NUM_DRAWS))
+        centre = {name: jnp.mean(values, axis=0) for name, values in draws.items()}
+        of_guide = trace_of(guide, args, kwargs, key=key, values=params | centre)
+        of_model = trace_of(model, args, kwargs, key=key, values=params | centre)
+        for name, site in of_model.items():
+            if is_inducing(site) and name not in of_guide:
+                raise ValueError(
+                    f"start has no q(v) of the process '{name}': is it a fit of "
+                    "another model?"
+                )
+        found = gaussians_of(of_model, of_guide)
+        latent = {
+            name
+            for name, site in of_model.items()
+            if site["type"] == "sample"
+            and not (site["is_observed"] or is_inducing(site) or expected_of(site))
+        }
+        return {n: centre[n] for n in latent & set(centre)}, found
+
+    made_of = ("start of sites", model, guide, static)
+    found = call(look, made_of, random.key(0), params, arrays, runs_once=True)
+    return jax.device_get(found)
+
+
+def _sites_at(
+    shapes: Mapping[str, tuple], found: list, members: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """H and y of a group, from every q(v) of a fit and the priors there."""
+    of_v = {}
+    for loc, covariance, priors in found:
+        loc, covariance = np.ravel(loc), scipy.linalg.block_diag(*covariance)
+        stop = 0
+        for name, prior in priors.items():
+            start, stop = stop, stop + np.size(prior.mean)
+            of_v[name] = loc, covariance, np.arange(start, stop), prior
+    missing = sorted(set(shapes) - set(of_v))
+    if missing:
+        raise ValueError(
+            f"start has no Gaussian q(v) of the process(es) {missing}: AutoGaussian, "
+            "AutoCoupled, AutoDeep and AutoMixture have one."
+        )
+    parts = [of_v[name] for name in shapes]
+    loc = np.concatenate([loc[rows] for loc, _, rows, _ in parts])
+    size = len(loc)
+    covariance, stops = np.zeros((size, size)), np.cumsum([len(p[2]) for p in parts])
+    spans = [slice(stop - len(p[2]), stop) for stop, p in zip(stops, parts)]
+    for span, (_, one, rows, _) in zip(spans, parts):
+        for other_span, (_, other, columns, _) in zip(spans, parts):
+            if one is other:  # of one Gaussian
+                covariance[span, other_span] = one[np.ix_(rows, columns)]
+    priors = OrderedDict((name, of_v[name][3]) for name in shapes)
+    num_groups = 1 if members else len(np.atleast_2d(priors[next(iter(priors))].mean))
+    loc = loc.reshape(num_groups, -1)
+    blocks = covariance.reshape(num_groups, loc.shape[1], num_groups, loc.shape[1])
+    diagonal = np.arange(num_groups)
+    return pseudo_data_of(loc, blocks[diagonal, :, diagonal], priors)
