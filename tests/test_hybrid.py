@@ -57,6 +57,34 @@ def test_one_call_is_the_two_calls():
     np.testing.assert_allclose(mean, direct, rtol=1e-8)
 
 
+def test_the_same_call_goes_on_from_its_files(tmp_path):
+    def run(num_steps=60, **options):
+        return gp.fit_and_sample(
+            jax.random.key(0),
+            counts_model,
+            COUNTS_X,
+            COUNTS_Y,
+            fit_options={"num_steps": num_steps, "variational_first": 10},
+            sampler=SAMPLER,
+            progress=False,
+            **(SIZES | options),
+        )
+
+    name = tmp_path / "counts"
+    whole = run()
+    run(25, checkpoint=name, num_samples=4)
+    (tmp_path / "counts.chains").unlink()  # as if it had stopped in the fit
+    resumed = run(checkpoint=name)
+    np.testing.assert_allclose(resumed.fit.losses, whole.fit.losses, rtol=1e-12)
+    again = run(checkpoint=name)
+    np.testing.assert_array_equal(again.fit.losses, resumed.fit.losses)
+    for name, values in group(whole.draws, "posterior").items():
+        for other in (resumed, again):
+            np.testing.assert_allclose(
+                group(other.draws, "posterior")[name], values, rtol=1e-8
+            )
+
+
 def test_what_a_stage_refuses_is_refused():
     with pytest.raises(ValueError, match="num_steps must be a positive integer"):
         gp.fit_and_sample(

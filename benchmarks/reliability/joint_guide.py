@@ -59,12 +59,11 @@ def problem(name: str):
     if name == "coal":
         data = gp.datasets.coal()
         return coal_model(gp.inducing.grid(data.x, 30)), data.x, data.y
-    data = getattr(gp.datasets, name)()
-    x = (data.x - data.x.mean(axis=0)) / data.x.std(axis=0)
-    z = gp.inducing.kmeans(x, 50)
     if name == "banana":
-        return classification(z), x, data.y
-    return regression(z), x, (data.y - data.y.mean()) / data.y.std()
+        data = gp.datasets.banana()
+        return classification(gp.inducing.kmeans(data.x, 50)), data.x, data.y
+    data = gp.datasets.uci(name)
+    return regression(gp.inducing.kmeans(data.x, 50)), data.x, data.y
 
 
 def spread(draws: dict, names: list[str]) -> np.ndarray:

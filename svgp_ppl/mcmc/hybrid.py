@@ -1,5 +1,6 @@
 """The hybrid of Hensman et al. (2015) in one call: Gaussian fit, then chains."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ def fit_and_sample(
     log_likelihood: bool = False,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     **kwargs,
 ) -> Hybrid:
@@ -71,6 +73,9 @@ def fit_and_sample(
         log_likelihood: Whether to add the log likelihood of every draw, for LOO.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
+        checkpoint: Start of the names of two files, ``<checkpoint>.fit`` and
+            ``<checkpoint>.chains``, about every half minute. If they are there, the
+            same call goes on from them.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -94,7 +99,12 @@ def fit_and_sample(
     options = {"num_steps": 2000, **(fit_options or {})}
     options.setdefault("variational_first", options["num_steps"] // 5)
     guide = AutoGaussian(model) if guide is None else guide
-    fitted = fit(key_fit, model, guide, *args, progress=progress, **options, **kwargs)
+    of_chains = None
+    if checkpoint is not None:
+        options["checkpoint"] = f"{os.fspath(checkpoint)}.fit"
+        of_chains = f"{os.fspath(checkpoint)}.chains"
+    options["progress"] = progress
+    fitted = _fitted(key_fit, model, guide, args, kwargs, options)
     draws = sample(
         key_sample,
         model,
@@ -107,7 +117,21 @@ def fit_and_sample(
         log_likelihood=log_likelihood,
         coords=coords,
         dims=dims,
+        checkpoint=of_chains,
         progress=progress,
         **kwargs,
     )
     return Hybrid(model, fitted, draws)
+
+
+def _fitted(key, model, guide, args: tuple, kwargs: dict, options: dict) -> Fit:
+    """The fit, or what is left of it when its file is there."""
+    file, num_steps = options.get("checkpoint"), options["num_steps"]
+    if file is None or not os.path.exists(file):
+        return fit(key, model, guide, *args, **options, **kwargs)
+    earlier = Fit.load(file, guide, model)
+    left = num_steps - len(earlier.losses)
+    if left <= 0 or earlier.stopped_early:
+        return earlier
+    options = {**options, "num_steps": left, "init": earlier}
+    return fit(key, model, guide, *args, **options, **kwargs)
