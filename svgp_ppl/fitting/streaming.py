@@ -119,14 +119,14 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
                 _require_gaussian(name, site["value"])
                 qv = moments([site["value"]], [len(process.z)])
                 prior = Prior(process.inducing_mean, process.scale_tril)
-                found[name] = (*qv, prior, process.z)
+                found[name] = (qv, prior, process.z)
         return found
 
     made_of = ("what a fit has seen", model, guide, static)
     found = jax.device_get(call(look, made_of, key, params, arrays, runs_once=True))
     return {
-        name: _Seen(sites_of(*qv, {name: prior}, _LEAST_PRECISION)[name], z)
-        for name, (*qv, prior, z) in found.items()
+        name: _Seen(sites_of(loc, cov, {name: prior}, _LEAST_PRECISION)[name], z)
+        for name, ((loc, cov), prior, z) in found.items()
     }
 
 

@@ -227,8 +227,8 @@ class _Run:
         while (done := self.reached.done) < num_steps:
             began = time.perf_counter()
             count = min(size - done % size, num_steps - done, longest)
-            carry, outputs = program(self._given(phase, done, count, room))
-            self._move(phase, size, count, carry, *outputs, began)
+            carry, (draws, info) = program(self._given(phase, done, count, room))
+            self._move(phase, size, count, carry, draws, info, began)
             # The bar moves last: an interrupt then loses no block.
             if file is not None:
                 longest = file.steps_between(count, time.perf_counter() - began)

@@ -82,7 +82,7 @@ class Coordinates(NamedTuple):
         flat, unravel = ravel_pytree(jax.device_get(self.loc))
         loc = np.asarray(flat, float) + tril @ mean
         moved = np.asarray(tril @ scale_tril, self.scale_tril.dtype)
-        return Coordinates(unravel(loc.astype(flat.dtype)), moved)
+        return Coordinates(unravel(jnp.asarray(loc, flat.dtype)), moved)
 
 
 class Start(NamedTuple):

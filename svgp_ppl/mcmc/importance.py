@@ -127,11 +127,11 @@ def importance_sample(
             "init": "fit",
             "coordinates": "collapsed" if target.is_collapsed else "fitted",
         }
-        outputs = jax.tree.map(
+        draws, kept_weights = jax.tree.map(
             lambda x: x[kept].reshape(num_chains, -1, *x.shape[1:]),
             (positions, log_weights),
         )
-        chains = _as_chains(*outputs, seconds, program.seconds)
+        chains = _as_chains(draws, kept_weights, seconds, program.seconds)
         of = ("importance", {})
         given = (log_likelihood, axes, attrs)
         return as_arviz(key_target, chains, target, start, of, *given)

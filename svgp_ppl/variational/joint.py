@@ -106,6 +106,10 @@ class Stacked(dist.Distribution):
         pairs = zip(self.parts.values(), self.unstack(jnp.asarray(value)).values())
         return sum(part.log_prob(v) for part, v in pairs)
 
+    def entropy(self) -> Array:
+        """Entropies, [K]."""
+        return sum((part.entropy() for part in self.parts.values()), jnp.zeros(()))
+
     def unstack(self, value: Array) -> dict[str, Array]:
         """The values of each part, from stacked ones, [.., ΣM]."""
         return unstack(value, {n: p.event_shape for n, p in self.parts.items()})
@@ -165,7 +169,7 @@ def is_coupled(qv: dist.Distribution) -> bool:
     joint = qv.joint
     if isinstance(joint, dist.MixtureSameFamily):
         joint = joint.component_distribution
-    return isinstance(joint, dist.MultivariateNormal)
+    return not isinstance(joint, dist.Independent | dist.Delta | Stacked)
 
 
 def log_weights(qv: dist.Distribution) -> Array | None:
