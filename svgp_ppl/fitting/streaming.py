@@ -75,8 +75,8 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
 
     Example:
         >>> import svgp_ppl as gp
-        >>> fitted = gp.fit(random.key(0), model, x, y)  # doctest: +SKIP
-        >>> fitted = gp.update(random.key(1), fitted, x_new, y_new)  # doctest: +SKIP
+        >>> fitted = gp.fit(random.key(0), model, None, x, y, progress=False)
+        >>> fitted = gp.update(random.key(1), fitted, x_new, y_new, progress=False)
     """
     require_key(key)
     if not isinstance(earlier, Fit):

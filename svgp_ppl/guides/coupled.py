@@ -35,8 +35,8 @@ class AutoCoupled(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoCoupled(model)  # doctest: +SKIP
-        >>> guide = gp.AutoCoupled(model, [["f", "g"]])  # doctest: +SKIP
+        >>> guide = gp.AutoCoupled(model)
+        >>> guide = gp.AutoCoupled(model, [["f", "g"]])
     """
 
     def __init__(

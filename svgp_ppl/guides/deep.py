@@ -34,8 +34,8 @@ class AutoDeep(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoDeep(model)  # doctest: +SKIP
-        >>> fit = gp.fit(random.key(0), model, guide, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoDeep(model)
+        >>> fit = gp.fit(random.key(0), model, guide, x, y)
     """
 
     def __init__(

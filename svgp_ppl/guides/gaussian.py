@@ -31,8 +31,8 @@ class AutoGaussian(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoGaussian(model)  # doctest: +SKIP
-        >>> fit = gp.fit(random.key(0), model, guide, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoGaussian(model)
+        >>> fit = gp.fit(random.key(0), model, guide, x, y)
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class AutoMixture(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoMixture(model, 2)  # doctest: +SKIP
+        >>> guide = gp.AutoMixture(model, 2)
     """
 
     def __init__(

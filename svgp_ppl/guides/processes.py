@@ -38,6 +38,10 @@ class Group(NamedTuple):
     Attributes:
         qv: Distribution over their stacked values, event shape [ΣM].
         members: Process name -> shape of its v, in the order of the stack.
+
+    Example:
+        >>> joint = dist.Normal(jnp.zeros(5), 1.0).to_event(1)
+        >>> group = gp.guides.Group(joint, {"f": (2,), "g": (3,)})
     """
 
     qv: dist.Distribution

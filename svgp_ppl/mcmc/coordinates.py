@@ -170,8 +170,9 @@ def reparam_sites(
             refuses.
 
     Example:
-        >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)  # doctest: +SKIP
-        >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)  # doctest: +SKIP
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)
+        >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)
     """
     guide, params = guide_and_params(init)
     target = Target(random.key(0), model, args, kwargs, params)

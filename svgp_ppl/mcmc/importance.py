@@ -95,10 +95,9 @@ def importance_sample(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> draws = gp.importance_sample(
-        ...     random.key(1), model, x, y, init=fitted
-        ... )  # doctest: +SKIP
-        >>> draws.posterior.attrs["pareto_k"]  # doctest: +SKIP
+        >>> draws = gp.importance_sample(random.key(1), model, x, y, init=fitted)
+        >>> draws.posterior.attrs["pareto_k"] < 0.7
+        True
     """
     require_key(key)
     num_chains = require_count(num_chains, "num_chains")

@@ -85,7 +85,14 @@ def project_outputs(qv: Any, a: Float[Array, "M N"]) -> Projected:
 
 
 def can_marginalise(qv: Any) -> bool:
-    """Whether :func:`project` knows this distribution (others have to be sampled)."""
+    """Whether :func:`project` knows this distribution (others have to be sampled).
+
+    Example:
+        >>> gp.variational.can_marginalise(dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+        True
+        >>> gp.variational.can_marginalise(dist.StudentT(4.0, jnp.zeros(3)).to_event(1))
+        False
+    """
     match qv:
         case Block():
             return can_marginalise(qv.joint)
