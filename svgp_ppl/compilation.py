@@ -210,7 +210,7 @@ def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
 
     Example:
         >>> import svgp_ppl as gp
-        >>> folder = gp.cache_compilations()  # doctest: +SKIP
+        >>> folder = gp.cache_compilations()
     """
     if folder is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

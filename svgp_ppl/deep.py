@@ -69,6 +69,10 @@ def linear_mean(x, width: int) -> LinearMean:
 
     Raises:
         ValueError: x is no finite [N, D], or ``width`` is not a positive integer.
+
+    Example:
+        >>> gp.deep.linear_mean(np.ones((5, 3)), 4)(np.ones((5, 3))).shape
+        (5, 4)
     """
     rows = checked_inputs(x, "the inputs of the layer")
     _require_widths([width])
@@ -115,7 +119,7 @@ def layers(
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(50, 3))
-        >>> [layer.z.shape for layer in layers(x, 2, 10, widths=[2])]
+        >>> [layer.z.shape for layer in gp.deep.layers(x, 2, 10, widths=[2])]
         [(10, 3), (10, 2)]
     """
     rows = checked_inputs(x, "the inputs x")
@@ -166,13 +170,14 @@ def compose(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> start = gp.deep.layers(x, num_layers=2, num_inducing=100)  # doctest: +SKIP
+        >>> start = gp.deep.layers(x, num_layers=2, num_inducing=10)
         >>> def model(x, y=None):
         ...     kernels = [gp.kernels.RBF(2.0, 2.0), gp.kernels.RBF(2.0, 2.0)]
         ...     f = gp.deep.compose("f", start, kernels, x)
         ...     with numpyro.plate("data", len(x)):
         ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), f, obs=y)
-        >>> fit = gp.fit(key, model, gp.AutoDeep(model), x, y)  # doctest: +SKIP
+        >>> options = {"num_steps": 50, "progress": False}
+        >>> fitted = gp.fit(key, model, gp.AutoDeep(model), x, y, **options)
     """
     if len(kernels) != len(layers) or not layers:
         raise ValueError(

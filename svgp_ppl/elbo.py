@@ -53,7 +53,7 @@ class MarginalELBO(ELBO):
         >>> import optax, svgp_ppl as gp
         >>> from numpyro.infer import SVI
         >>> svi = SVI(model, gp.AutoGaussian(model), optax.adam(1e-2),
-        ...           loss=gp.MarginalELBO())  # doctest: +SKIP
+        ...           loss=gp.MarginalELBO())
     """
 
     def __init__(

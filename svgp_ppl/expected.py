@@ -46,6 +46,13 @@ class Expected(dist.Distribution):
         chunk_size: Data projected at a time, None for all.
         key: Random key of the drawn methods, None for fixed nodes.
         entries: Which entries of y count, of the shape of y, None for all.
+
+    Example:
+        >>> def model(x, y=None):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
+        ...     likelihood = gp.likelihoods.Poisson()
+        ...     with numpyro.plate("data", len(x)):
+        ...         numpyro.sample("y", gp.Expected(likelihood, f(x)), obs=y)  # observe
     """
 
     arg_constraints: ClassVar[dict] = {}

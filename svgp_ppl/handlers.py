@@ -246,7 +246,8 @@ class replay_distributions(replay):
                     "sampled and not marginalised. Gaussians that are: "
                     "dist.MultivariateNormal(m, scale_tril=L) and "
                     "dist.Normal(m, s).to_event(1), of event shape "
-                    f"{msg['fn'].event_shape}.",
+                    f"{msg['fn'].event_shape}; and classes that are registered with "
+                    "gp.variational.project.register.",
                     stacklevel=2,
                 )
         infer = msg.get("infer", {})

@@ -49,7 +49,7 @@ def kmeans(x: ArrayLike, m: Count, *, seed: int = 0) -> Float[Array, "M D"]:
         ValueError: If ``x`` is no finite matrix, or ``m`` does not suit it.
 
     Example:
-        >>> kmeans(np.array([[0.0], [0.1], [5.0], [5.1]]), 2).shape
+        >>> gp.inducing.kmeans(np.array([[0.0], [0.1], [5.0], [5.1]]), 2).shape
         (2, 1)
     """
     rows = _finite_rows(x)
@@ -118,7 +118,7 @@ def greedy_variance(x: ArrayLike, m: Count, kernel: Any) -> Float[Array, "M D"]:
 
     Example:
         >>> x = np.linspace(0.0, 1.0, 50)[:, None]
-        >>> greedy_variance(x, 5, RBF(lengthscale=0.2)).shape
+        >>> gp.inducing.greedy_variance(x, 5, gp.kernels.RBF(lengthscale=0.2)).shape
         (5, 1)
     """
     rows = jnp.asarray(_distinct_rows(_finite_rows(x), m))
@@ -164,7 +164,7 @@ def grid(x: ArrayLike, m: Count) -> Float[Array, "M D"]:
             would coincide because a column is constant.
 
     Example:
-        >>> grid(np.array([[0.0, 0.0], [1.0, 2.0]]), (3, 5)).shape
+        >>> gp.inducing.grid(np.array([[0.0, 0.0], [1.0, 2.0]]), (3, 5)).shape
         (15, 2)
     """
     rows = _finite_rows(x)
@@ -215,7 +215,7 @@ def subset(x: ArrayLike, m: Count, key: Array) -> Float[Array, "M D"]:
         ValueError: If ``x`` is no finite matrix, or ``m`` does not suit it.
 
     Example:
-        >>> subset(np.arange(8.0)[:, None], 3, random.key(0)).shape
+        >>> gp.inducing.subset(np.arange(8.0)[:, None], 3, random.key(0)).shape
         (3, 1)
     """
     rows = jnp.asarray(_distinct_rows(_finite_rows(x), m))

@@ -59,6 +59,13 @@ class SparseGP:
         qv: The variational distribution of v: a NumPyro distribution.
         mean: Mean function x -> [N] (or [N, P]), or None for zero.
         num_outputs: P, or None for one output without an axis of its own.
+
+    Example:
+        >>> def model(x, y=None):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
+        ...     at_x = f(x)  # a Latent
+        ...     with numpyro.plate("data", len(x)):
+        ...         gp.observe("y", gp.likelihoods.Poisson(), at_x, obs=y)
     """
 
     name: str
@@ -120,6 +127,14 @@ class Latent:
     Supports ``+ - *`` with numbers, arrays and latents of the same shape,
     ``W @ latent`` with a mixing matrix [R, Q] (or one per datum, [N, R, Q]) and
     ``latent[..., q]``.
+
+    Example:
+        >>> def model(x, y=None):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
+        ...     change = f(x + 0.1) - f(x)
+        ...     numpyro.deterministic("mean", change.mean)
+        ...     with numpyro.plate("data", len(x)):
+        ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), 10.0 * change, obs=y)
     """
 
     terms: tuple[Terms, ...]
@@ -368,7 +383,13 @@ def stack(latents: Sequence[Latent]) -> Latent:
 
     Example:
         >>> import svgp_ppl as gp
-        >>> rho = gp.stack([f(x), g(x)])  # doctest: +SKIP
+        >>> def model(x, y=None):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
+        ...     g = gp.sparse_gp("g", gp.kernels.RBF(0.5, 2.0), z)
+        ...     both = gp.stack([f(x), g(x)])
+        ...     likelihood = gp.likelihoods.HeteroscedasticGaussian()
+        ...     with numpyro.plate("data", len(x)):
+        ...         gp.observe("y", likelihood, both, obs=y)
     """
     latents = list(latents)
     sizes = {latent.num_data for latent in latents}

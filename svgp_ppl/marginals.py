@@ -22,7 +22,7 @@ from svgp_ppl.variational import (
     group_of,
     is_coupled,
     log_weights,
-    project,
+    project_outputs,
 )
 
 __all__ = [
@@ -234,7 +234,7 @@ def _whiten(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
 def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
     """The moments of aᵀ v, and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a."""
     a, variance = _whiten(view, x)
-    projected = project(view.process.qv, a)
+    projected = project_outputs(view.process.qv, a)
     if projected.factor is not None:
         variance = variance + column_sums(jnp.square(projected.factor))
     return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))

@@ -249,6 +249,15 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
 
     Raises:
         ValueError: The q(v) is a mixture; or there is no ``numpyro.handlers.seed``.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> def model(x, y=None):
+        ...     inner = gp.sparse_gp("inner", gp.kernels.RBF(1.0, 1.0), z)
+        ...     h = gp.propagate("h", inner(x) + x[:, 0])
+        ...     outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 1.0), z)
+        ...     with numpyro.plate("data", len(x)):
+        ...         gp.observe("y", gp.likelihoods.Poisson(), outer(h), obs=y)
     """
     marginal = latent.marginal()
     if marginal.log_weights is not None:

@@ -157,7 +157,7 @@ def test_blocks_couple_only_what_they_name():
     params |= {"auto_f_scale_tril": tril, "auto_g_scale_tril": 0.5 * tril}
     np.testing.assert_allclose(loss_of(guide, params), loss_of(free, params), 1e-12)
     # Outputs of one process are stacked in its block.
-    assert guide._fitted(params)["auto_g"].members == {"g": (7,)}
+    assert guide._fitted(params)["auto_g"][1] == {"g": (7,)}
 
 
 @pytest.mark.parametrize(

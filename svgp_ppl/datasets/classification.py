@@ -123,6 +123,10 @@ def three_classes() -> Labelled:
     """The toy of Hensman et al. (2015): three long Gaussian clouds, 750 + 750 points.
 
     Drawn here, with the generator and the order of their code; not standardised.
+
+    Example:
+        >>> gp.datasets.three_classes().x.shape
+        (750, 2)
     """
     turn = np.array([[1.0, 1.0], [-1.0, 1.0]]) / np.sqrt(2.0)
     means = np.array([[0.0, 0.5], [-1.5, 0.0], [1.5, 0.0]])

@@ -61,6 +61,11 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
 
     Raises:
         ValueError: There is no log likelihood, or of several sites none was named.
+
+    Example:
+        >>> result = gp.diagnostics.loo(draws)
+        >>> result.elpd < 0
+        True
     """
     site, values = _log_likelihood_of(posterior, site)
     values = values.reshape(*values.shape[:2], -1)
@@ -99,6 +104,11 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
     Raises:
         ValueError: There is no log likelihood, or of several sites none was named.
         NotImplementedError: The installed ArviZ has no WAIC.
+
+    Example:
+        >>> result = gp.diagnostics.waic(draws)
+        >>> result.elpd < 0
+        True
     """
     if not hasattr(arviz, "waic"):
         raise NotImplementedError(

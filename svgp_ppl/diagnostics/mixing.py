@@ -41,7 +41,8 @@ def ess(draws: Any) -> dict[str, np.ndarray]:
         Arrays [...] by name.
 
     Example:
-        >>> ess({"x": np.random.default_rng(0).normal(size=(4, 500))})["x"] > 1000
+        >>> x = np.random.default_rng(0).normal(size=(4, 500))
+        >>> gp.diagnostics.ess({"x": x})["x"] > 1000
         np.True_
     """
     arrays = arrays_of(draws)
@@ -58,6 +59,11 @@ def rhat(draws: Any) -> dict[str, np.ndarray]:
 
     Returns:
         Arrays [...] by name; below 1.01 where the chains agree.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(4, 500))
+        >>> bool(gp.diagnostics.rhat({"x": x})["x"] < 1.01)
+        True
     """
     arrays = arrays_of(draws)
     values: Any = arviz.rhat(to_arviz(arrays), method="rank")
@@ -93,7 +99,7 @@ def psrf(
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(4, 1000))
-        >>> psrf({"x": x}, windows=[100, 1000])["x"].shape
+        >>> gp.diagnostics.psrf({"x": x}, windows=[100, 1000])["x"].shape
         (2,)
     """
     arrays = arrays_of(draws)
@@ -150,6 +156,15 @@ def ess_per_second(posterior: Any) -> float:
 
     Raises:
         ValueError: If nothing says how long sampling took.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> posterior = gp.diagnostics.to_arviz(
+        ...     {"x": rng.normal(size=(4, 100))},
+        ...     attrs={"sampling_seconds": 2.0},
+        ... )
+        >>> gp.diagnostics.ess_per_second(posterior) > 1
+        True
     """
     smallest = [
         min(np.min(v) for v in one.values()) for one in _ess_of_chains(posterior)
@@ -169,6 +184,15 @@ def ess_per_gradient(posterior: Any) -> float:
 
     Raises:
         ValueError: If nothing says how many gradients were evaluated.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> posterior = gp.diagnostics.to_arviz(
+        ...     {"x": rng.normal(size=(4, 100))},
+        ...     attrs={"num_gradients": 4000},
+        ... )
+        >>> gp.diagnostics.ess_per_gradient(posterior) < 1
+        True
     """
     num_gradients = _attribute(posterior, "num_gradients")
     smallest = min(np.min(values) for values in ess(posterior).values())
@@ -208,6 +232,15 @@ def bfmi(posterior: Any) -> np.ndarray:
 
     Raises:
         ValueError: The sampler has no energy.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> posterior = gp.diagnostics.to_arviz(
+        ...     {"x": rng.normal(size=(4, 100))},
+        ...     sample_stats={"energy": rng.normal(size=(4, 100))},
+        ... )
+        >>> gp.diagnostics.bfmi(posterior).shape
+        (4,)
     """
     stats = group(posterior, "sample_stats")
     if "energy" not in stats:
@@ -227,7 +260,7 @@ def slowest(values: dict[str, np.ndarray], num: int = 20) -> list[tuple[str, tup
         num: How many.
 
     Example:
-        >>> slowest({"x": np.array([[1.0, 1.5, 1.2]])}, 2)
+        >>> gp.diagnostics.slowest({"x": np.array([[1.0, 1.5, 1.2]])}, 2)
         [('x', (1,)), ('x', (2,))]
     """
     last = [
@@ -249,7 +282,7 @@ def esjd(draws: Any) -> float:
         draws: An ArviZ object, or arrays [chains, draws, ...] by name.
 
     Example:
-        >>> esjd({"x": np.array([[0.0, 1.0, 3.0]])})
+        >>> gp.diagnostics.esjd({"x": np.array([[0.0, 1.0, 3.0]])})
         2.5
     """
     jumps = [np.diff(x, axis=1) ** 2 for x in arrays_of(draws).values()]
@@ -265,6 +298,10 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
         var_names: Variables to show; ``None`` shows all but the whitened values, where
             it is known which these are (:func:`hyperparameters`) and there are others.
             The columns of the interval are named by the installed ArviZ.
+
+    Example:
+        >>> gp.diagnostics.summary(draws).index.tolist()
+        ['lengthscale']
     """
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)

@@ -80,8 +80,8 @@ def to_arviz(
             and draws.
 
     Example:
-        >>> posterior = to_arviz({"scale": np.ones((4, 100))})
-        >>> group(posterior, "posterior")["scale"].shape
+        >>> posterior = gp.diagnostics.to_arviz({"scale": np.ones((4, 100))})
+        >>> gp.diagnostics.group(posterior, "posterior")["scale"].shape
         (4, 100)
     """
     groups = {
@@ -125,6 +125,13 @@ def add_groups(posterior: Any, others: Any) -> Any:
 
     Returns:
         The first, changed.
+
+    Example:
+        >>> posterior = gp.diagnostics.to_arviz({"scale": np.ones((4, 100))})
+        >>> data = gp.diagnostics.to_arviz(None, observed_data={"y": np.zeros(3)})
+        >>> both = gp.diagnostics.add_groups(posterior, data)
+        >>> gp.diagnostics.group(both, "observed_data")["y"].shape
+        (3,)
     """
     for name in ARVIZ_GROUPS:
         if name in others:
@@ -145,9 +152,9 @@ def hyperparameters(posterior: Any) -> list[str]:
         ValueError: It is another object, which does not say what is whitened.
 
     Example:
-        >>> import arviz, svgp_ppl as gp
-        >>> arviz.summary(draws, var_names=gp.hyperparameters(draws))
-        ... # doctest: +SKIP
+        >>> import svgp_ppl as gp
+        >>> gp.hyperparameters(draws)
+        ['lengthscale']
     """
     if not is_from_sample(posterior):
         raise ValueError(
@@ -172,7 +179,8 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
     """Arrays of one group of an ArviZ object, by name; empty when it has no such group.
 
     Example:
-        >>> group(to_arviz({"scale": np.ones((4, 100))}), "observed_data")
+        >>> posterior = gp.diagnostics.to_arviz({"scale": np.ones((4, 100))})
+        >>> gp.diagnostics.group(posterior, "observed_data")
         {}
     """
     if name not in posterior:
@@ -181,12 +189,22 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def label(name: str, index: tuple) -> str:
-    """Name of an element: ``f[3]``, or ``variance`` where there is no index."""
+    """Name of an element: ``f[3]``, or ``variance`` where there is no index.
+
+    Example:
+        >>> gp.diagnostics.label("f", (3,))
+        'f[3]'
+    """
     return name + (f"[{', '.join(map(str, index))}]" if index else "")
 
 
 def arrays_of(draws: Any) -> dict[str, np.ndarray]:
-    """Draws by name, in double precision."""
+    """Draws by name, in double precision.
+
+    Example:
+        >>> sorted(gp.diagnostics.arrays_of(draws))
+        ['f', 'lengthscale']
+    """
     # An ArviZ object is a Mapping too (of groups), but never a dict.
     arrays = draws if isinstance(draws, dict) else group(draws, "posterior")
     if not arrays:

@@ -115,10 +115,11 @@ def report(posterior: Any, *args, **kwargs) -> Report:
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> print(report({"x": rng.normal(size=(4, 1000))}))  # doctest: +ELLIPSIS
+        >>> print(gp.diagnostics.report({"x": rng.normal(size=(4, 1000))}))
         4 chains of 1000 draws, 1 parameter; ...
         Nothing wrong was found.
-        >>> print(report(fit, x, y))  # doctest: +SKIP
+        >>> print(gp.diagnostics.report(fitted, x, y))
+        A fit of 200 steps, bound -50...
     """
     return report_of(posterior, *args, **kwargs)
 

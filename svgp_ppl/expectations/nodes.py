@@ -41,7 +41,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The likelihood's own formula; an error where it has none."""
+    """The likelihood's own formula; an error where it has none.
+
+    Example:
+        >>> method = gp.expectations.ClosedForm()
+    """
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class GaussHermite:
     """Gauss–Hermite quadrature, ``num_nodes`` per component (a tensor grid for more).
 
     Exact for polynomials of degree 2 ``num_nodes`` − 1 in each component.
+
+    Example:
+        >>> method = gp.expectations.GaussHermite(40)
     """
 
     num_nodes: int = 20
@@ -56,7 +63,11 @@ class GaussHermite:
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """Independent draws, shared by all data: error O(1/√num_draws)."""
+    """Independent draws, shared by all data: error O(1/√num_draws).
+
+    Example:
+        >>> method = gp.expectations.MonteCarlo(64)
+    """
 
     num_draws: int = 128
 
@@ -66,6 +77,9 @@ class QuasiMonteCarlo:
     """Sobol' points with a random shift: unbiased, error nearly O(1/num_draws).
 
     ``num_draws`` should be a power of two.
+
+    Example:
+        >>> method = gp.expectations.QuasiMonteCarlo(256)
     """
 
     num_draws: int = 128
@@ -79,6 +93,9 @@ class Trapezoid:
     crowd about the nearest singularity of a likelihood that has one registered
     (``nearest_singularity``), so that the marginal may be much wider than the
     likelihood.
+
+    Example:
+        >>> method = gp.expectations.Trapezoid(60)
     """
 
     num_nodes: int = 48

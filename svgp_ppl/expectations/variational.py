@@ -29,6 +29,15 @@ def closed_form_expectation(likelihood, y: Array, marginal: Marginal) -> Array |
     """E log p(y_n | f_n) under each Gaussian component, [N] or [K, N]; None if unknown.
 
     Register a function for a likelihood of your own to give it a closed form.
+
+    Example:
+        >>> class MyGaussian(gp.likelihoods.Gaussian):
+        ...     pass
+        >>> @gp.expectations.closed_form_expectation.register
+        ... def _(likelihood: MyGaussian, y, marginal):
+        ...     error = (y - marginal.mean) ** 2 + marginal.variance
+        ...     log_scale = jnp.log(2 * jnp.pi * likelihood.scale**2)
+        ...     return -0.5 * (error / likelihood.scale**2 + log_scale)
     """
     return None
 
@@ -52,6 +61,14 @@ def variational_expectation(
 
     Raises:
         ValueError: ``ClosedForm()`` is asked of a likelihood without one.
+
+    Example:
+        >>> from svgp_ppl.marginals import Marginal
+        >>> q = Marginal(jnp.zeros(2), jnp.ones(2))
+        >>> likelihood = gp.likelihoods.Poisson()
+        >>> y = jnp.zeros(2)
+        >>> gp.expectations.variational_expectation(likelihood, y, q).round(3)
+        Array([-1.649, -1.649], dtype=float32)
     """
     if method is None or isinstance(method, ClosedForm):
         value = closed_form_expectation(likelihood, y, marginal)

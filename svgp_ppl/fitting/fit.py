@@ -122,8 +122,10 @@ def fit(
     Example:
         >>> import svgp_ppl as gp
         >>> fitted = gp.fit(
-        ...     random.key(0), model, gp.AutoGaussian(model), x, y
-        ... )  # doctest: +SKIP
+        ...     random.key(0), model, gp.AutoGaussian(model), x, y, progress=False
+        ... )
+        >>> fitted.losses.shape
+        (2000,)
     """
     require_key(key)
     if guide is None or not callable(guide):

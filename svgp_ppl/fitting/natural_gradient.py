@@ -66,7 +66,7 @@ def natural_gradient(
         >>> import svgp_ppl as gp
         >>> optimizer = gp.natural_gradient(0.1, optax.adam(1e-2))
         >>> fit = gp.fit(key, model, gp.AutoGaussian(model), x, y,
-        ...              optimizer=optimizer)  # doctest: +SKIP
+        ...              optimizer=optimizer)
     """
     if not callable(rate) and not 0 < rate <= 1:
         raise ValueError(f"rate must be in (0, 1], and is {rate}.")

@@ -28,7 +28,7 @@ from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import squared_distance, whiten
 from svgp_ppl.primitives import Expected, expected_of
-from svgp_ppl.variational import Block, is_coupled, project, simplified
+from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
 
 __all__ = ["inputs_of", "moments_of", "sites_of", "weights_of"]
 
@@ -209,7 +209,7 @@ def moments_of(
         moments = None
         if family != "other":
             eye = jnp.eye(site["fn"].event_shape[-1])
-            moments = Moments(*project(qv, eye))
+            moments = Moments(*project_outputs(qv, eye))
         found[name, family, group] = moments
     return found
 

@@ -32,6 +32,10 @@ class Fit:
         compile_seconds: What tracing and compilation took.
         seconds: What the steps took.
         model: The model that was fitted; None where it is not known, after ``load``.
+
+    Example:
+        >>> fitted.losses.shape, sorted(fitted.params)
+        ((200,), ['auto_f_loc', 'auto_f_scale_tril', 'lengthscale_auto_loc'])
     """
 
     params: dict[str, jax.Array]
@@ -77,7 +81,7 @@ class Fit:
                 ``gp.predict`` refuses.
 
         Example:
-            >>> fitted.predict(x_new)["y"].interval(0.9)  # doctest: +SKIP
+            >>> low, high = fitted.predict(x_new)["y"].interval(0.9)
         """
         if self.model is None:
             raise ValueError(
@@ -93,9 +97,8 @@ class Fit:
         A file of that name is replaced at once: it is never seen half written.
 
         Example:
-            >>> fitted.save("coal.npz")  # doctest: +SKIP
+            >>> fitted.save("coal.npz")
             >>> fitted = gp.Fit.load("coal.npz", gp.AutoGaussian(model))
-            ... # doctest: +SKIP
         """
         record = {name: getattr(self, name) for name in _RECORDED}
         write(path, "fit", record, self.state)

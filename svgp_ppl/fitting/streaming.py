@@ -75,8 +75,8 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
 
     Example:
         >>> import svgp_ppl as gp
-        >>> fitted = gp.fit(random.key(0), model, x, y)  # doctest: +SKIP
-        >>> fitted = gp.update(random.key(1), fitted, x_new, y_new)  # doctest: +SKIP
+        >>> fitted = gp.fit(random.key(0), model, None, x, y, progress=False)
+        >>> fitted = gp.update(random.key(1), fitted, x_new, y_new, progress=False)
     """
     require_key(key)
     if not isinstance(earlier, Fit):
@@ -119,14 +119,14 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
                 _require_gaussian(name, site["value"])
                 qv = moments([site["value"]], [len(process.z)])
                 prior = Prior(process.inducing_mean, process.scale_tril)
-                found[name] = (*qv, prior, process.z)
+                found[name] = (qv, prior, process.z)
         return found
 
     made_of = ("what a fit has seen", model, guide, static)
     found = jax.device_get(call(look, made_of, key, params, arrays, runs_once=True))
     return {
-        name: _Seen(sites_of(loc, covariance, {name: prior}, _LEAST_PRECISION)[name], z)
-        for name, (loc, covariance, prior, z) in found.items()
+        name: _Seen(sites_of(loc, cov, {name: prior}, _LEAST_PRECISION)[name], z)
+        for name, ((loc, cov), prior, z) in found.items()
     }
 
 

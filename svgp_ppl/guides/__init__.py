@@ -2,13 +2,15 @@
 
 Each is a NumPyro ``AutoGuide``: the whitened values of every process get a q(v), all
 other latent sites another guide, ``rest`` (point estimates unless told otherwise).
+:class:`ProcessGuide` is what they have in common, and the base of one of your own.
 """
 
 from svgp_ppl.guides.coupled import AutoCoupled
 from svgp_ppl.guides.deep import AutoDeep
 from svgp_ppl.guides.gaussian import AutoGaussian
 from svgp_ppl.guides.mixture import AutoMixture
-from svgp_ppl.guides.sites import AutoSites, gaussians_of
+from svgp_ppl.guides.processes import Group, ProcessGuide
+from svgp_ppl.guides.sites import AutoSites
 
 __all__ = [
     "AutoCoupled",
@@ -16,5 +18,6 @@ __all__ = [
     "AutoGaussian",
     "AutoMixture",
     "AutoSites",
-    "gaussians_of",
+    "Group",
+    "ProcessGuide",
 ]

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 
-from svgp_ppl.guides.processes import Group, ProcessGuide, gaussian
+import numpyro.distributions as dist
+
+from svgp_ppl.guides.processes import Group, ProcessGuide, Shapes, gaussian
 
 __all__ = ["AutoCoupled"]
 
@@ -33,8 +35,8 @@ class AutoCoupled(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoCoupled(model)  # doctest: +SKIP
-        >>> guide = gp.AutoCoupled(model, [["f", "g"]])  # doctest: +SKIP
+        >>> guide = gp.AutoCoupled(model)
+        >>> guide = gp.AutoCoupled(model, [["f", "g"]])
     """
 
     def __init__(
@@ -67,14 +69,18 @@ class AutoCoupled(ProcessGuide):
                 "all that a process is coupled with."
             )
 
-    def _variational(self, param: Callable) -> dict[str, Group]:
-        blocks = [list(self._shapes)] if self.blocks is None else self.blocks
-        groups, free = {}, dict(self._shapes)
+    def variational(
+        self, shapes: Shapes, param: Callable
+    ) -> dict[str, dist.Distribution | Group]:
+        """A Gaussian for each block, and for each process in none."""
+        blocks = [list(shapes)] if self.blocks is None else self.blocks
+        found: dict[str, dist.Distribution | Group] = {}
+        free = dict(shapes)
         for names in blocks:
             members = {name: free.pop(name) for name in names}
             group = "_".join([self.prefix, *members])
             size = sum(math.prod(shape) for shape in members.values())
-            groups[group] = Group(gaussian(group, (size,), param), members)
+            found[group] = Group(gaussian(group, (size,), param), members)
         for name, shape in free.items():
-            groups[name] = Group(gaussian(f"{self.prefix}_{name}", shape, param))
-        return groups
+            found[name] = gaussian(f"{self.prefix}_{name}", shape, param)
+        return found

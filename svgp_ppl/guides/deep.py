@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Literal
 
+import numpyro.distributions as dist
+
 from svgp_ppl.guides.processes import (
-    Group,
     ProcessGuide,
+    Shapes,
     gaussian,
     require_covariance,
 )
@@ -32,8 +34,8 @@ class AutoDeep(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoDeep(model)  # doctest: +SKIP
-        >>> fit = gp.fit(random.key(0), model, guide, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoDeep(model)
+        >>> fit = gp.fit(random.key(0), model, guide, x, y)
     """
 
     def __init__(
@@ -50,19 +52,20 @@ class AutoDeep(ProcessGuide):
         self.covariance, self.inner_scale = covariance, inner_scale
         super().__init__(model, **options)
 
-    def _variational(self, param: Callable) -> dict[str, Group]:
-        inner = self._inner()
+    def variational(
+        self, shapes: Shapes, param: Callable
+    ) -> dict[str, dist.Distribution]:
+        """A Gaussian for each process, narrow for inner layers."""
+        scales = dict.fromkeys(self._inner(), self.inner_scale)
         return {
-            name: Group(
-                gaussian(
-                    f"{self.prefix}_{name}",
-                    shape,
-                    param,
-                    self.covariance,
-                    self.inner_scale if name in inner else 1.0,
-                )
+            name: gaussian(
+                f"{self.prefix}_{name}",
+                shape,
+                param,
+                self.covariance,
+                scales.get(name, 1.0),
             )
-            for name, shape in self._shapes.items()
+            for name, shape in shapes.items()
         }
 
     def _inner(self) -> set[str]:

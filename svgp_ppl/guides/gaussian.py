@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Literal
 
+import numpyro.distributions as dist
+
 from svgp_ppl.guides.processes import (
-    Group,
     ProcessGuide,
+    Shapes,
     gaussian,
     require_covariance,
 )
@@ -29,8 +31,8 @@ class AutoGaussian(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoGaussian(model)  # doctest: +SKIP
-        >>> fit = gp.fit(random.key(0), model, guide, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoGaussian(model)
+        >>> fit = gp.fit(random.key(0), model, guide, x, y)
     """
 
     def __init__(
@@ -43,10 +45,11 @@ class AutoGaussian(ProcessGuide):
         self.covariance = covariance
         super().__init__(model, **options)
 
-    def _variational(self, param: Callable) -> dict[str, Group]:
+    def variational(
+        self, shapes: Shapes, param: Callable
+    ) -> dict[str, dist.Distribution]:
+        """A Gaussian for each process."""
         return {
-            name: Group(
-                gaussian(f"{self.prefix}_{name}", shape, param, self.covariance)
-            )
-            for name, shape in self._shapes.items()
+            name: gaussian(f"{self.prefix}_{name}", shape, param, self.covariance)
+            for name, shape in shapes.items()
         }

@@ -9,7 +9,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.guides.processes import Group, ProcessGuide, require_covariance
+from svgp_ppl.guides.processes import Group, ProcessGuide, Shapes, require_covariance
 from svgp_ppl.variational import Stacked
 
 __all__ = ["AutoMixture"]
@@ -47,7 +47,7 @@ class AutoMixture(ProcessGuide):
 
     Example:
         >>> import svgp_ppl as gp
-        >>> guide = gp.AutoMixture(model, 2)  # doctest: +SKIP
+        >>> guide = gp.AutoMixture(model, 2)
     """
 
     def __init__(
@@ -62,12 +62,13 @@ class AutoMixture(ProcessGuide):
         self.num_components, self.covariance = num_components, covariance
         super().__init__(model, **options)
 
-    def _variational(self, param: Callable) -> dict[str, Group]:
+    def variational(self, shapes: Shapes, param: Callable) -> dict[str, Group]:
+        """One mixture for all processes."""
         dtype = jnp.result_type(float)
         logits = param(f"{self.prefix}_logits", jnp.zeros(self.num_components, dtype))
-        parts = {n: self._components(n, s, param) for n, s in self._shapes.items()}
+        parts = {n: self._components(n, s, param) for n, s in shapes.items()}
         qv = dist.MixtureSameFamily(dist.Categorical(logits=logits), Stacked(parts))
-        return {f"{self.prefix}_mixture": Group(qv, self._shapes)}
+        return {f"{self.prefix}_mixture": Group(qv, shapes)}
 
     def _components(self, name: str, shape: tuple, param: Callable):
         """The K Gaussians of one process."""

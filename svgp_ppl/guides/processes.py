@@ -29,22 +29,44 @@ from svgp_ppl.variational import log_weights, split, unstack
 __all__ = ["Group", "ProcessGuide", "gaussian", "param", "require_covariance"]
 
 
-class Group(NamedTuple):
-    """A q(v), and the processes that share it.
+Shapes = Mapping[str, tuple[int, ...]]
 
-    ``members`` maps process names to the shapes of their v, in the order in which they
-    are stacked; None for the q(v) of one process alone.
+
+class Group(NamedTuple):
+    """A q(v) that several processes share.
+
+    Attributes:
+        qv: Distribution over their stacked values, event shape [ΣM].
+        members: Process name -> shape of its v, in the order of the stack.
+
+    Example:
+        >>> joint = dist.Normal(jnp.zeros(5), 1.0).to_event(1)
+        >>> group = gp.guides.Group(joint, {"f": (2,), "g": (3,)})
     """
 
     qv: dist.Distribution
-    members: Mapping[str, tuple[int, ...]] | None = None
+    members: Shapes
 
 
 class ProcessGuide(AutoGuide):
     """A guide made of q(v) over the whitened values, and another for the rest.
 
-    A subclass says which distributions: ``_variational(param)``, where ``param`` is
-    called like ``numpyro.param`` for each of its parameters.
+    The base of ``AutoGaussian`` and its like, and of a guide with a family of your own:
+    a subclass says which distributions, :meth:`variational`.
+
+    Args:
+        model: The model.
+        rest: A NumPyro autoguide class (or function of a model) for the other latent
+            sites; ``AutoDelta`` finds their maximum a posteriori values.
+        prefix: Prefix of the parameter names.
+        **options: As for NumPyro's ``AutoGuide``.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> class AutoPoint(gp.guides.ProcessGuide):
+        ...     def variational(self, shapes, param):
+        ...         v = {n: param(f"{n}_v", jnp.zeros(s)) for n, s in shapes.items()}
+        ...         return {n: dist.Delta(v, event_dim=v.ndim) for n, v in v.items()}
     """
 
     def __init__(
@@ -62,8 +84,20 @@ class ProcessGuide(AutoGuide):
         super().__init__(seen, prefix=prefix, **options)
 
     @abstractmethod
-    def _variational(self, param: Callable) -> dict[str, Group]:
-        """Name of a site -> q(v); the name of a process where it has its own."""
+    def variational(
+        self, shapes: Shapes, param: Callable
+    ) -> Mapping[str, dist.Distribution | Group]:
+        """The q(v) of every process, by name of the site.
+
+        Args:
+            shapes: Process name -> shape of its v, (M,) or (P, M).
+            param: ``param(name, initial, constraint)``, to be called for every
+                parameter of a q(v) as ``numpyro.param`` is.
+
+        Returns:
+            Process name -> q(v) of the event shape of its v; and another name ->
+            :class:`Group` for a q(v) that several processes share.
+        """
 
     def _setup_prototype(self, *args, **kwargs):
         # Shapes are all that is needed; NumPyro's set-up also evaluates the density.
@@ -104,9 +138,11 @@ class ProcessGuide(AutoGuide):
         of = PointEstimates if self._rest_of is AutoDelta else self._rest_of
         return of(model)
 
-    def _of_run(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Group]:
-        """The q(v) of a run, given the other latent sites and the arguments."""
-        return self._variational(param)
+    def _of_run(
+        self, values: dict, args: tuple, kwargs: dict
+    ) -> dict[str, tuple[Any, Shapes | None]]:
+        """As :meth:`_groups`, given the other latent sites and the arguments."""
+        return self._groups(param)
 
     def __call__(self, *args, **kwargs):
         """Sample v of every process and the other latent sites."""
@@ -122,7 +158,15 @@ class ProcessGuide(AutoGuide):
                 values[process] = numpyro.sample(process, share)
         return values
 
-    def _fitted(self, params: dict) -> dict[str, Group]:
+    def _groups(self, param: Callable) -> dict[str, tuple[Any, Shapes | None]]:
+        """Name of the site -> its q(v), and the processes that share it if any do."""
+        found = self.variational(dict(self._shapes), param)
+        return {
+            name: (qv.qv, qv.members) if isinstance(qv, Group) else (qv, None)
+            for name, qv in found.items()
+        }
+
+    def _fitted(self, params: dict) -> dict[str, tuple[Any, Shapes | None]]:
         if self.prototype_trace is None:
             raise ValueError(
                 "the guide has not seen the model's arguments yet: fit it, or run it "
@@ -132,7 +176,7 @@ class ProcessGuide(AutoGuide):
         def lookup(name, initial, constraint=None):
             return params[name]
 
-        return self._variational(lookup)
+        return self._groups(lookup)
 
     def variational_names(self, params: dict) -> set[str]:
         """Names of the parameters of q(v), among those of a fit."""
@@ -142,7 +186,7 @@ class ProcessGuide(AutoGuide):
             names.add(name)
             return params[name]
 
-        self._variational(lookup)
+        self.variational(dict(self._shapes), lookup)
         return names
 
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
@@ -234,7 +278,7 @@ def gaussian(
     return qv.to_event(len(shape) - 1)
 
 
-def _by_process(name: str, value: jax.Array, members: Mapping | None) -> dict:
+def _by_process(name: str, value: jax.Array, members: Shapes | None) -> dict:
     """The values of each process, from those of a q(v)."""
     return {name: value} if members is None else unstack(value, members)
 

@@ -28,7 +28,7 @@ from numpyro.infer.initialization import init_to_value
 
 from svgp_ppl.compilation import call, partition
 from svgp_ppl.guides.coupled import AutoCoupled
-from svgp_ppl.guides.processes import Group, param
+from svgp_ppl.guides.processes import Shapes, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
@@ -101,7 +101,7 @@ class AutoSites(AutoCoupled):
         if found is not None:
             self._start = {
                 name: _sites_at(members or {name: self._shapes[name]}, found, members)
-                for name, members in self._groups().items()
+                for name, members in self._members().items()
             }
 
     def _make_rest(self, model: Callable) -> AutoGuide:
@@ -110,7 +110,7 @@ class AutoSites(AutoCoupled):
         at_centre = init_to_value(values=self._centre)
         return self._rest_of(model, init_loc_fn=at_centre)
 
-    def _groups(self) -> dict[str, Mapping[str, tuple[int, ...]] | None]:
+    def _members(self) -> dict[str, Shapes | None]:
         """Name of a group -> its members; None for a process by itself."""
         free, groups = dict(self._shapes), {}
         for names in [list(free)] if self.blocks is None else self.blocks:
@@ -118,10 +118,12 @@ class AutoSites(AutoCoupled):
             groups["_".join([self.prefix, *members])] = members
         return groups | dict.fromkeys(free)
 
-    def _of_run(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Group]:
+    def _of_run(
+        self, values: dict, args: tuple, kwargs: dict
+    ) -> dict[str, tuple[Any, Shapes | None]]:
         priors = self._priors(values, args, kwargs)
         groups = {}
-        for name, members in self._groups().items():
+        for name, members in self._members().items():
             shapes = members or {name: self._shapes[name]}
             shape = _shape_of(shapes, is_stacked=members is not None)
             projection, data = self._sites(name, shape, is_stacked=members is not None)
@@ -132,7 +134,7 @@ class AutoSites(AutoCoupled):
             qv = dist.MultivariateNormal(
                 loc, scale_tril=scale_tril, validate_args=False
             )
-            groups[name] = Group(qv.to_event(len(shape) - 1), members)
+            groups[name] = qv.to_event(len(shape) - 1), members
         return groups
 
     def _sites(self, name: str, shape: tuple, is_stacked: bool) -> tuple[Array, Array]:
@@ -168,7 +170,8 @@ class AutoSites(AutoCoupled):
             )
         return {name: _prior_of(sites[name]) for name in self._shapes}
 
-    def _fitted(self, params: dict) -> dict[str, Group]:
+    def variational(self, shapes: Shapes, param: Callable):
+        """Raises: there is no q(v) without the other latent sites."""
         raise ValueError(
             "q(v) of AutoSites depends on the other latent sites, and has no quantiles "
             "without them: take those of draws, guide.sample_posterior(key, params, "
@@ -177,7 +180,7 @@ class AutoSites(AutoCoupled):
 
     def variational_names(self, params: dict) -> set[str]:
         """Names of the parameters of q(v | θ), among those of a fit."""
-        groups = self._groups().items()
+        groups = self._members().items()
         stems = [self._stem(name, members is not None) for name, members in groups]
         return {f"{stem}_{kind}" for stem in stems for kind in ("projection", "data")}
 
@@ -192,7 +195,7 @@ class AutoSites(AutoCoupled):
             **kwargs: Keyword arguments of the model.
         """
         set_up(self, rng_key, args, kwargs)
-        auxiliary = set(self._groups()) - set(self._shapes)
+        auxiliary = set(self._members()) - set(self._shapes)
 
         def one(key):
             run: Any = seed(substitute(self, data=dict(params)), key)

@@ -70,7 +70,9 @@ def as_kernel(covariance: Any) -> Kernel:
         ValueError: If it is none of these.
 
     Example:
-        >>> kernel = as_kernel(lambda a, b: jnp.exp(-jnp.sum(jnp.abs(a - b))))
+        >>> def exponential(a, b):
+        ...     return jnp.exp(-jnp.sum(jnp.abs(a - b)))
+        >>> kernel = gp.kernels.as_kernel(exponential)
         >>> kernel.diagonal(jnp.zeros((3, 2))).shape
         (3,)
     """

@@ -31,6 +31,10 @@ class Linear(Kernel):
 
     Attributes:
         variance: σ², one number or one for each active column.
+
+    Example:
+        >>> gp.kernels.Linear(1.0)(x, z).shape
+        (20, 5)
     """
 
     variance: Value = 1.0
@@ -51,6 +55,10 @@ class Polynomial(Kernel):
         degree: A positive integer.
         variance: σ², one number or one for each active column.
         offset: Not negative; 0 leaves the terms of highest degree only.
+
+    Example:
+        >>> gp.kernels.Polynomial()(x, z).shape
+        (20, 5)
     """
 
     degree: int = field(default=3, metadata={"static": True})
@@ -87,6 +95,10 @@ class ArcCosine(Kernel):
         variance: σ².
         weight_variances: w, one number or one for each active column.
         bias_variance: b.
+
+    Example:
+        >>> gp.kernels.ArcCosine()(x, z).shape
+        (20, 5)
     """
 
     order: int = field(default=0, metadata={"static": True})

@@ -77,8 +77,9 @@ def random_features(
         ValueError: The kernel has no known spectrum, or needs more features.
 
     Example:
-        >>> from svgp_ppl.kernels import RBF
-        >>> features = random_features(RBF(2.0, 0.3), random.key(0), 1, 64, float)
+        >>> from svgp_ppl.kernels.features import random_features
+        >>> kernel = gp.kernels.RBF(2.0, 0.3)
+        >>> features = random_features(kernel, random.key(0), 1, 64, float)
         >>> features(jnp.linspace(0.0, 1.0, 5)[:, None]).shape
         (5, 64)
     """

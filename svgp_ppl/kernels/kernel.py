@@ -200,7 +200,13 @@ def _same_width(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
 @register_dataclass
 @dataclass(frozen=True)
 class Sum(Kernel):
-    """k1(x, x') + k2(x, x'), written ``k1 + k2``."""
+    """k1(x, x') + k2(x, x'), written ``k1 + k2``.
+
+    Example:
+        >>> kernel = gp.kernels.RBF(1.0, 0.5) + gp.kernels.Constant(2.0)
+        >>> kernel(x, z).shape
+        (20, 5)
+    """
 
     first: Value
     second: Value
@@ -215,7 +221,13 @@ class Sum(Kernel):
 @register_dataclass
 @dataclass(frozen=True)
 class Product(Kernel):
-    """k1(x, x') k2(x, x'), written ``k1 * k2``; ``2.0 * k1`` scales by a constant."""
+    """k1(x, x') k2(x, x'), written ``k1 * k2``; ``2.0 * k1`` scales by a constant.
+
+    Example:
+        >>> kernel = 2.0 * gp.kernels.RBF(1.0, 0.5) * gp.kernels.Linear(1.0)
+        >>> kernel(x, z).shape
+        (20, 5)
+    """
 
     first: Value
     second: Value
@@ -230,7 +242,12 @@ class Product(Kernel):
 @register_dataclass
 @dataclass(frozen=True)
 class Constant(Kernel):
-    """σ², the covariance of one unknown level."""
+    """σ², the covariance of one unknown level.
+
+    Example:
+        >>> gp.kernels.Constant(2.0)(x, z).shape
+        (20, 5)
+    """
 
     variance: Value = 1.0
 
@@ -249,6 +266,10 @@ class White(Kernel):
 
     The noise goes by position, as in GPflow: ``kernel(x)`` is σ² I, while
     ``kernel(x, y)`` and ``kernel.paired(x, y)`` are 0 even where the values agree.
+
+    Example:
+        >>> gp.kernels.White(0.1)(x, z).shape
+        (20, 5)
     """
 
     variance: Value = 1.0

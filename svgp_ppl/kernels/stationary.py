@@ -56,7 +56,7 @@ class RBF(Stationary):
 
     Example:
         >>> x = jnp.linspace(0.0, 1.0, 5)[:, None]
-        >>> RBF(variance=2.0, lengthscale=0.3)(x).shape
+        >>> gp.kernels.RBF(variance=2.0, lengthscale=0.3)(x).shape
         (5, 5)
     """
 
@@ -75,6 +75,10 @@ class RationalQuadratic(Stationary):
         variance: σ².
         lengthscale: ℓ, one number or one for each active column.
         alpha: α.
+
+    Example:
+        >>> gp.kernels.RationalQuadratic(1.0, 0.5)(x, z).shape
+        (20, 5)
     """
 
     alpha: Value = 1.0
@@ -101,7 +105,12 @@ class Matern(Stationary):
 @register_dataclass
 @dataclass(frozen=True)
 class Matern12(Matern):
-    """σ² exp(−r): continuous functions without a derivative."""
+    """σ² exp(−r): continuous functions without a derivative.
+
+    Example:
+        >>> gp.kernels.Matern12(1.0, 0.5)(x, z).shape
+        (20, 5)
+    """
 
     def _correlation_at(self, distance: Array) -> Array:
         return jnp.exp(-distance)
@@ -110,7 +119,12 @@ class Matern12(Matern):
 @register_dataclass
 @dataclass(frozen=True)
 class Matern32(Matern):
-    """σ² (1 + √3 r) exp(−√3 r): functions with one derivative."""
+    """σ² (1 + √3 r) exp(−√3 r): functions with one derivative.
+
+    Example:
+        >>> gp.kernels.Matern32(1.0, 0.5)(x, z).shape
+        (20, 5)
+    """
 
     def _correlation_at(self, distance: Array) -> Array:
         scaled = 3**0.5 * distance
@@ -120,7 +134,12 @@ class Matern32(Matern):
 @register_dataclass
 @dataclass(frozen=True)
 class Matern52(Matern):
-    """σ² (1 + √5 r + 5r²/3) exp(−√5 r): functions with two derivatives."""
+    """σ² (1 + √5 r + 5r²/3) exp(−√5 r): functions with two derivatives.
+
+    Example:
+        >>> gp.kernels.Matern52(1.0, jnp.array([0.5]))(x, z).shape
+        (20, 5)
+    """
 
     def _correlation_at(self, distance: Array) -> Array:
         scaled = 5**0.5 * distance
@@ -140,6 +159,11 @@ class Periodic(Kernel):
     Attributes:
         base: The stationary kernel, which keeps σ², ℓ and its own active columns.
         period: One number or one for each active column.
+
+    Example:
+        >>> kernel = gp.kernels.Periodic(gp.kernels.RBF(1.0, 0.5), period=2.0)
+        >>> kernel(x).shape
+        (20, 20)
     """
 
     base: Value
@@ -177,6 +201,10 @@ class Cosine(Kernel):
     Attributes:
         variance: σ².
         lengthscale: ℓ, the wavelength, one number or one for each active column.
+
+    Example:
+        >>> gp.kernels.Cosine(1.0)(x, z).shape
+        (20, 5)
     """
 
     variance: Value = 1.0

@@ -31,6 +31,10 @@ class Bernoulli:
 
     Attributes:
         link: ``"logit"``, g(f) = 1 / (1 + exp(−f)); or ``"probit"``, g(f) = Φ(f).
+
+    Example:
+        >>> gp.likelihoods.Bernoulli(link="probit")(jnp.zeros(2)).mean
+        Array([0.5, 0.5], dtype=float32)
     """
 
     link: Literal["logit", "probit"] = field(default="logit", metadata={"static": True})
@@ -107,7 +111,7 @@ class AdditiveNoiseBernoulli:
         ValueError: One of them is outside its range.
 
     Example:
-        >>> likelihood = AdditiveNoiseBernoulli("probit", flip=1e-3)
+        >>> likelihood = gp.likelihoods.AdditiveNoiseBernoulli("probit", flip=1e-3)
         >>> likelihood(jnp.zeros(3)).probs
         Array([0.5, 0.5, 0.5], dtype=float32)
     """

@@ -58,7 +58,7 @@ class AdditiveNoiseCategorical:
         ValueError: One of them is outside its range.
 
     Example:
-        >>> likelihood = AdditiveNoiseCategorical(3, "step", flip=1e-3)
+        >>> likelihood = gp.likelihoods.AdditiveNoiseCategorical(3, "step", flip=1e-3)
         >>> likelihood(jnp.zeros((5, 3))).batch_shape
         (5,)
     """
@@ -182,7 +182,7 @@ class Softmax:
         ValueError: One of them is outside its range.
 
     Example:
-        >>> Softmax(3, bound="gumbel")(jnp.zeros((5, 3))).batch_shape
+        >>> gp.likelihoods.Softmax(3, bound="gumbel")(jnp.zeros((5, 3))).batch_shape
         (5,)
     """
 

@@ -32,6 +32,10 @@ class Poisson:
     Attributes:
         exposure: Size of what is counted over (area, time, population), > 0, a number
             or [N]; the rate exp(f) is per unit of it.
+
+    Example:
+        >>> gp.likelihoods.Poisson(exposure=2.0)(jnp.zeros(2)).mean
+        Array([2., 2.], dtype=float32)
     """
 
     exposure: Value = 1.0

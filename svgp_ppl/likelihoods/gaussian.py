@@ -31,7 +31,7 @@ class Gaussian:
 
     Example:
         >>> from svgp_ppl.likelihoods import Gaussian
-        >>> Gaussian(0.3)(jnp.zeros(4)).batch_shape
+        >>> gp.likelihoods.Gaussian(0.3)(jnp.zeros(4)).batch_shape
         (4,)
     """
 
@@ -74,7 +74,12 @@ def _(likelihood: Gaussian, marginal: Marginal):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class HeteroscedasticGaussian:
-    """y ~ N(f_0, exp(f_1)²): two latent components, the mean and the log scale."""
+    """y ~ N(f_0, exp(f_1)²): two latent components, the mean and the log scale.
+
+    Example:
+        >>> gp.likelihoods.HeteroscedasticGaussian()(jnp.zeros((3, 2))).variance
+        Array([1., 1., 1.], dtype=float32)
+    """
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(f[..., 0], exp(f[..., 1])²)."""
@@ -128,6 +133,10 @@ class StudentT:
     Attributes:
         df: Degrees of freedom, > 0 (the variance exists for df > 2).
         scale: Scale of the noise, > 0, a number or [N].
+
+    Example:
+        >>> gp.likelihoods.StudentT(4.0, 0.5)(jnp.zeros(2)).variance
+        Array([0.5, 0.5], dtype=float32)
     """
 
     df: Value

@@ -50,7 +50,7 @@ class Ordinal:
         ...     base = dist.Normal(0.0, 2.0).expand([3]).to_event(1)
         ...     prior = dist.TransformedDistribution(base, ordered)
         ...     return numpyro.sample("cutpoints", prior)
-        >>> Ordinal(jnp.array([-1.0, 1.0]))(jnp.zeros(2)).mean
+        >>> gp.likelihoods.Ordinal(jnp.array([-1.0, 1.0]))(jnp.zeros(2)).mean
         Array([1., 1.], dtype=float32)
     """
 

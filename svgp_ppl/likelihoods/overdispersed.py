@@ -49,7 +49,7 @@ class NegativeBinomial:
         ValueError: One of them is not positive.
 
     Example:
-        >>> NegativeBinomial(2.0)(jnp.zeros(3)).variance
+        >>> gp.likelihoods.NegativeBinomial(2.0)(jnp.zeros(3)).variance
         Array([1.5, 1.5, 1.5], dtype=float32)
     """
 
@@ -129,7 +129,7 @@ class ZeroInflatedPoisson:
         ValueError: One of them is outside its range.
 
     Example:
-        >>> ZeroInflatedPoisson(0.25)(jnp.zeros(2)).mean
+        >>> gp.likelihoods.ZeroInflatedPoisson(0.25)(jnp.zeros(2)).mean
         Array([0.75, 0.75], dtype=float32)
     """
 

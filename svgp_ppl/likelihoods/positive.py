@@ -36,7 +36,7 @@ class Gamma:
         ValueError: It is not positive.
 
     Example:
-        >>> Gamma(4.0)(jnp.zeros(2)).variance
+        >>> gp.likelihoods.Gamma(4.0)(jnp.zeros(2)).variance
         Array([0.25, 0.25], dtype=float32)
     """
 
@@ -56,6 +56,10 @@ class Exponential:
     """y ~ Exponential with mean exp(f), y > 0: ``Gamma(1.0)``.
 
     Times that may be censored take ``Weibull(1.0, censored)``, the same distribution.
+
+    Example:
+        >>> gp.likelihoods.Exponential()(jnp.zeros(2)).mean
+        Array([1., 1.], dtype=float32)
     """
 
     def __call__(self, f: Array) -> dist.Distribution:

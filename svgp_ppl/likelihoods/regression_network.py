@@ -73,7 +73,8 @@ class GPRN:
         ValueError: One of the numbers is not a positive integer.
 
     Example:
-        >>> GPRN(num_outputs=2, num_nodes=1, scale=0.1)(jnp.zeros((5, 3))).event_shape
+        >>> likelihood = gp.likelihoods.GPRN(num_outputs=2, num_nodes=1, scale=0.1)
+        >>> likelihood(jnp.zeros((5, 3))).event_shape
         (2,)
     """
 

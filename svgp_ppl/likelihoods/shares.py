@@ -31,7 +31,7 @@ class Binomial:
         ValueError: It is not.
 
     Example:
-        >>> Binomial(10)(jnp.zeros(2)).mean
+        >>> gp.likelihoods.Binomial(10)(jnp.zeros(2)).mean
         Array([5., 5.], dtype=float32)
     """
 
@@ -118,7 +118,7 @@ class Beta:
         ValueError: It is not positive.
 
     Example:
-        >>> Beta(3.0)(jnp.zeros(2)).variance
+        >>> gp.likelihoods.Beta(3.0)(jnp.zeros(2)).variance
         Array([0.0625, 0.0625], dtype=float32)
     """
 

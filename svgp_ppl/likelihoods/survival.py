@@ -46,7 +46,7 @@ class CensoredGaussian:
         ValueError: The scale is not positive, or ``censored`` something else.
 
     Example:
-        >>> likelihood = CensoredGaussian(1.0, np.array([0, 1]))
+        >>> likelihood = gp.likelihoods.CensoredGaussian(1.0, np.array([0, 1]))
         >>> likelihood(jnp.zeros(2)).log_prob(jnp.zeros(2))
         Array([-0.9189385, -0.6931472], dtype=float32)
     """
@@ -89,7 +89,8 @@ class Weibull:
         ValueError: The concentration is not positive, or ``censored`` something else.
 
     Example:
-        >>> Weibull(1.0, np.array([True]))(jnp.zeros(1)).log_prob(jnp.ones(1))
+        >>> likelihood = gp.likelihoods.Weibull(1.0, np.array([True]))
+        >>> likelihood(jnp.zeros(1)).log_prob(jnp.ones(1))
         Array([-1.], dtype=float32)
     """
 

@@ -54,7 +54,7 @@ class Warped:
 
     Example:
         >>> from numpyro.distributions.transforms import ExpTransform
-        >>> Warped(ExpTransform().inv, 0.3)(jnp.zeros(4)).batch_shape
+        >>> gp.likelihoods.Warped(ExpTransform().inv, 0.3)(jnp.zeros(4)).batch_shape
         (4,)
     """
 
@@ -90,9 +90,10 @@ class Warped:
             latent_variance: Var f_n, [N].
 
         Example:
-            >>> low, high = likelihood.quantiles(
-            ...     [0.05, 0.95], at.latent_mean, at.latent_variance
-            ... )  # doctest: +SKIP
+            >>> log = dist.transforms.ExpTransform().inv
+            >>> likelihood = gp.likelihoods.Warped(log, 0.5)
+            >>> likelihood.quantiles([0.5], jnp.zeros(2), jnp.ones(2))
+            Array([[1., 1.]], dtype=float32)
         """
         sd = jnp.sqrt(latent_variance + jnp.square(self.scale))
         level = jnp.asarray(levels, sd.dtype)[:, None]
@@ -190,6 +191,7 @@ class TanhSum:
         ValueError: The shapes differ; a concrete height or slope is negative.
 
     Example:
+        >>> from svgp_ppl.likelihoods.warped import TanhSum
         >>> t = TanhSum(jnp.array([0.5]), jnp.array([2.0]), jnp.array([0.0]))
         >>> bool(jnp.allclose(t.inv(t(jnp.array([1.3]))), 1.3))
         True

@@ -108,8 +108,8 @@ def single_threaded_lapack() -> Iterator[None]:
     their own duration.
 
     Example:
-        >>> with single_threaded_lapack():
-        ...     factor = cholesky(jnp.eye(3))
+        >>> with gp.linalg.single_threaded_lapack():
+        ...     factor = jnp.linalg.cholesky(jnp.eye(3))
     """
     _one_thread.enter()
     try:

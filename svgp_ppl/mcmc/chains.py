@@ -113,9 +113,10 @@ def run_chains(
     Example:
         >>> def logdensity_fn(x, data):
         ...     return -0.5 * jnp.sum((x - data) ** 2)
-        >>> chains = run_chains(
-        ...     jax.random.key(0), logdensity_fn, jnp.zeros((4, 2)), NUTS(),
+        >>> chains = gp.mcmc.run_chains(
+        ...     random.key(0), logdensity_fn, jnp.zeros((4, 2)), gp.mcmc.NUTS(),
         ...     num_warmup=500, num_samples=500, data=jnp.array([1.0, 2.0]),
+        ...     progress=False,
         ... )
         >>> chains.draws.shape
         (4, 500, 2)

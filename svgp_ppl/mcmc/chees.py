@@ -56,7 +56,7 @@ class ChEES:
         ValueError: A value outside its range.
 
     Example:
-        >>> sampler = ChEES()
+        >>> sampler = gp.mcmc.ChEES()
     """
 
     target_acceptance_rate: float = 0.651

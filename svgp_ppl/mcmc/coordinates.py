@@ -12,7 +12,7 @@ from numpyro.handlers import substitute
 
 from svgp_ppl.compilation import call
 from svgp_ppl.fitting import Fit
-from svgp_ppl.guides import gaussians_of
+from svgp_ppl.guides.sites import gaussians_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
@@ -82,7 +82,7 @@ class Coordinates(NamedTuple):
         flat, unravel = ravel_pytree(jax.device_get(self.loc))
         loc = np.asarray(flat, float) + tril @ mean
         moved = np.asarray(tril @ scale_tril, self.scale_tril.dtype)
-        return Coordinates(unravel(loc.astype(flat.dtype)), moved)
+        return Coordinates(unravel(jnp.asarray(loc, flat.dtype)), moved)
 
 
 class Start(NamedTuple):
@@ -170,8 +170,9 @@ def reparam_sites(
             refuses.
 
     Example:
-        >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)  # doctest: +SKIP
-        >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)  # doctest: +SKIP
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)
+        >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)
     """
     guide, params = guide_and_params(init)
     target = Target(random.key(0), model, args, kwargs, params)

@@ -105,7 +105,7 @@ class Gibbs(StepsThenAdapts):
         ValueError: Bounds in the wrong order, or not positive; another ``inner``.
 
     Example:
-        >>> sampler = Gibbs(inner="elliptical_slice")
+        >>> sampler = gp.mcmc.Gibbs(inner="elliptical_slice")
     """
 
     inner: Literal["hmc", "elliptical_slice"] = "hmc"

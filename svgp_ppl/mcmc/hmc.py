@@ -92,7 +92,9 @@ class HMC(StepsThenAdapts):
         ValueError: Bounds in the wrong order, or not positive.
 
     Example:
-        >>> sampler = HMC(step_size_bounds=(0.01, 0.3), max_steps_bounds=(20, 20))
+        >>> sampler = gp.mcmc.HMC(
+        ...     step_size_bounds=(0.01, 0.3), max_steps_bounds=(20, 20)
+        ... )
     """
 
     step_size_bounds: tuple[float, float] = (1e-3, 1.0)

@@ -23,6 +23,11 @@ class Hybrid(NamedTuple):
         model: The model.
         fit: The Gaussian approximation.
         draws: The free-form posterior, an ArviZ object.
+
+    Example:
+        >>> hybrid = gp.Hybrid(model, fitted, draws)  # what fit_and_sample returns
+        >>> hybrid.predict(x_new)["y"].mean.shape
+        (2,)
     """
 
     model: Callable
@@ -89,9 +94,10 @@ def fit_and_sample(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> hybrid = gp.fit_and_sample(
-        ...     random.key(0), model, x, y
-        ... )  # doctest: +SKIP
+        >>> options = {"num_warmup": 200, "num_samples": 100, "progress": False}
+        >>> hybrid = gp.fit_and_sample(random.key(0), model, x, y, **options)
+        >>> hybrid.predict(x_new)["y"].mean.shape
+        (2,)
     """
     require_key(key)
     require_arguments(model, args, kwargs)

@@ -70,7 +70,7 @@ class MCLMC:
         ValueError: A value that is not positive.
 
     Example:
-        >>> sampler = MCLMC(num_steps_a_draw=20)
+        >>> sampler = gp.mcmc.MCLMC(num_steps_a_draw=20)
     """
 
     num_steps_a_draw: int = 10

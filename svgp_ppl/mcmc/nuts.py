@@ -80,7 +80,7 @@ class NUTS(StepsThenAdapts):
         divergence_threshold: Loss of energy that counts as a divergence.
 
     Example:
-        >>> sampler = NUTS(metric="dense", target_acceptance_rate=0.9)
+        >>> sampler = gp.mcmc.NUTS(metric="dense", target_acceptance_rate=0.9)
     """
 
     metric: Literal["diagonal", "dense"] = "diagonal"

@@ -104,9 +104,9 @@ def sample(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> draws = gp.sample(
-        ...     random.key(1), model, x, y, init=fitted
-        ... )  # doctest: +SKIP
+        >>> draws = gp.sample(random.key(1), model, x, y, init=fitted, progress=False)
+        >>> draws.posterior["lengthscale"].shape
+        (4, 1000)
     """
     require_key(key)
     _require_sampler(sampler)

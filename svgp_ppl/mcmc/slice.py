@@ -44,7 +44,7 @@ class EllipticalSlice(StepsThenAdapts):
         whitened: Names of the sites with prior N(0, I); ``gp.sample`` fills them in.
 
     Example:
-        >>> sampler = EllipticalSlice()
+        >>> sampler = gp.mcmc.EllipticalSlice()
     """
 
     whitened: tuple[str, ...] = ()

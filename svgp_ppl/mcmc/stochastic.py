@@ -116,7 +116,7 @@ class SGLD(_Dynamics):
         ValueError: A value outside its range.
 
     Example:
-        >>> sampler = SGLD(step_size=0.01)
+        >>> sampler = gp.mcmc.SGLD(step_size=0.01)
     """
 
     step_size: float = 0.02
@@ -169,7 +169,7 @@ class SGHMC(_Dynamics):
         ValueError: A value outside its range.
 
     Example:
-        >>> sampler = SGHMC(step_size=0.05)
+        >>> sampler = gp.mcmc.SGHMC(step_size=0.05)
     """
 
     step_size: float = 0.1

@@ -19,6 +19,9 @@ def correlation(posterior: Any, name: str, *, ax: Axes | None = None) -> Axes:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
         name: Of a site with values [M] or [Q, M].
         ax: Axes to draw on, new ones if None.
+
+    Example:
+        >>> ax = gp.plots.correlation(draws, "f")
     """
     matrix, size = _correlations(posterior, name)
     ax = plt.subplots()[1] if ax is None else ax
@@ -55,6 +58,9 @@ def correlated_inputs(
 
     Raises:
         ValueError: z has another shape, or the threshold is out of range.
+
+    Example:
+        >>> ax = gp.plots.correlated_inputs(draws, "f", np.hstack([z, z]))
     """
     matrix, size = _correlations(posterior, name)
     z = np.asarray(z)

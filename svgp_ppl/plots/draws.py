@@ -33,6 +33,9 @@ def density(
 
     Raises:
         ValueError: A draw is not positive.
+
+    Example:
+        >>> ax = gp.plots.density(draws.posterior["lengthscale"].values)
     """
     draws = np.ravel(np.asarray(draws, dtype=float))
     if not np.all(draws > 0):
@@ -61,6 +64,9 @@ def psrf(
         num: How many parameters, those with the largest value in the last window.
         num_windows: Number of windows.
         ax: Axes to draw on, new ones if None.
+
+    Example:
+        >>> ax = gp.plots.psrf(draws, num=5)
     """
     windows = _windows(posterior, num_windows)
     values = diagnostics.psrf(posterior, windows)
@@ -83,6 +89,9 @@ def ess(
         num: How many parameters, those with the fewest effective draws at the end.
         num_windows: Number of windows.
         ax: Axes to draw on, new ones if None.
+
+    Example:
+        >>> ax = gp.plots.ess(draws, num=5)
     """
     windows = _windows(posterior, num_windows)
     arrays = diagnostics.arrays_of(posterior)
@@ -120,6 +129,9 @@ def joint(
         second: Of the vertical axis.
         log: Whether both axes are logarithmic.
         ax: Axes to draw on, new ones if None.
+
+    Example:
+        >>> ax = gp.plots.joint(draws, "lengthscale", ("f", (0,)))
     """
     arrays = diagnostics.arrays_of(posterior)
     (x, x_label), (y, y_label) = _element(arrays, first), _element(arrays, second)

@@ -17,6 +17,9 @@ def bound(fit: Fit, *, ax: Axes | None = None, label: str | None = None) -> Axes
         fit: What ``gp.fit`` returns.
         ax: Axes to draw on, new ones if None.
         label: Label of the line.
+
+    Example:
+        >>> ax = gp.plots.bound(fitted)
     """
     ax = plt.subplots()[1] if ax is None else ax
     values = -np.asarray(fit.losses)
@@ -39,6 +42,9 @@ def inducing_inputs(
 
     Raises:
         ValueError: The shapes differ or have more than two columns.
+
+    Example:
+        >>> ax = gp.plots.inducing_inputs(z, z + 0.1)
     """
     before, after = np.asarray(before), np.asarray(after)
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] > 2:

@@ -21,7 +21,11 @@ __all__ = [
 
 
 def subplots(*args, **kwargs) -> tuple[Figure, Any]:
-    """``matplotlib.pyplot.subplots`` with a constrained layout."""
+    """``matplotlib.pyplot.subplots`` with a constrained layout.
+
+    Example:
+        >>> figure, axes = gp.plots.subplots(1, 2)
+    """
     return plt.subplots(*args, layout="constrained", **kwargs)
 
 
@@ -48,6 +52,9 @@ def function_band(
 
     Raises:
         ValueError: x has more than one column.
+
+    Example:
+        >>> ax = gp.plots.function_band(x[:, 0], y - 1, y, y + 1)
     """
     x = np.asarray(x)
     if x.ndim == 2 and x.shape[1] == 1:
@@ -93,9 +100,8 @@ def prediction_band(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> gp.plots.prediction_band(
-        ...     x_new, gp.predict(model, fitted, x_new)["y"]
-        ... )  # doctest: +SKIP
+        >>> at_x = gp.predict(model, fitted, x)["y"]
+        >>> ax = gp.plots.prediction_band(x, at_x)
     """
     levels = [0.5 - 0.5 * mass, 0.5, 0.5 + 0.5 * mass]
     edges = prediction.quantile(levels, of=of, key=key)
@@ -126,6 +132,9 @@ def chain_bands(
 
     Raises:
         ValueError: The draws have another shape.
+
+    Example:
+        >>> ax = gp.plots.chain_bands(x_new[:, 0], np.zeros((4, 100, 2)))
     """
     draws, x = np.asarray(draws), np.ravel(np.asarray(x))
     if draws.ndim != 3 or draws.shape[-1] != len(x):
@@ -165,6 +174,11 @@ def class_contours(
 
     Raises:
         ValueError: The points are not a grid.
+
+    Example:
+        >>> pairs = gp.inducing.grid(np.array([[-2.0, -2.0], [2.0, 2.0]]), 100)
+        >>> probs = np.asarray(jax.nn.softmax(4 * pairs))
+        >>> ax = gp.plots.class_contours(pairs, probs)
     """
     x, probs = np.asarray(x), np.asarray(probs)
     first, second = (np.unique(column) for column in x.T)

@@ -49,8 +49,9 @@ def predict(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> at_new = gp.predict(model, draws, x_new)["y"]  # doctest: +SKIP
-        >>> at_new.mean, at_new.log_prob(y_new)  # doctest: +SKIP
+        >>> at_new = gp.predict(model, draws, x_new)["y"]
+        >>> at_new.mean.shape, at_new.log_prob(y_new).shape
+        ((2,), (2,))
     """
     if key is not None:
         require_key(key, "key")

@@ -47,6 +47,11 @@ class Prediction:
         std: Its square root.
         probs: P(y_n = 1), [N], for y in {0, 1}; class probabilities, [N, C], for y in
             {0, …, C − 1}; None otherwise.
+
+    Example:
+        >>> at_new = gp.predict(model, fitted, x_new)["y"]
+        >>> at_new.mean.shape, at_new.sample(key, 100).shape
+        ((2,), (100, 2))
     """
 
     def __init__(self, sites: "ObserveSites", name: str):

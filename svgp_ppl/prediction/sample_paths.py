@@ -63,8 +63,8 @@ def draw_functions(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> paths = gp.draw_functions(key, model, fitted, x_new)["y"]  # doctest: +SKIP
-        >>> highest = x_new[jnp.argmax(paths, axis=1)]  # doctest: +SKIP
+        >>> paths = gp.draw_functions(key, model, fitted, x_new)["y"]
+        >>> highest = x_new[jnp.argmax(paths, axis=1)]
     """
     if method not in get_args(PathMethod):
         raise ValueError(

@@ -1,14 +1,16 @@
 """Variational distributions q(v) of the whitened values: any NumPyro distribution.
 
-Two open functions dispatch on q(v), and a third party may register its own type:
+Two open functions dispatch on q(v):
 
     project(qv, a)      moments of aᵀ v, the share of q(v) in a marginal
     prior_kl(qv)        KL( q(v) ‖ N(0, I) )
 
-Known: ``Delta``; ``Normal`` (diagonal) and ``MultivariateNormal`` (full), with
-``to_event`` for several outputs; :class:`Block`, the share of one process in a joint
-q(v) over the stacked v of several; ``MixtureSameFamily`` of any of them, or of a
-:class:`Stacked`, whose components several processes share.
+A family of your own is one class, registered with ``project``; its KL follows from
+``mean``, ``variance`` and ``entropy()``. Known: ``Delta``; ``Normal`` (diagonal) and
+``MultivariateNormal`` (full), with ``to_event`` for several outputs; :class:`Block`,
+the share of one process in a joint q(v) over the stacked v of several;
+``MixtureSameFamily`` of any of them, or of a :class:`Stacked`, whose components several
+processes share.
 """
 
 from svgp_ppl.variational.divergence import Entropy, prior_kl
@@ -26,6 +28,7 @@ from svgp_ppl.variational.projection import (
     can_marginalise,
     full_gaussian,
     project,
+    project_outputs,
     simplified,
 )
 
@@ -41,6 +44,7 @@ __all__ = [
     "log_weights",
     "prior_kl",
     "project",
+    "project_outputs",
     "simplified",
     "split",
     "unstack",

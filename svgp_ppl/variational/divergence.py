@@ -17,6 +17,7 @@ from svgp_ppl.variational.projection import (
     full_scale_tril,
     loc_and_scale,
     outputs_first,
+    project_outputs,
 )
 
 __all__ = ["Entropy", "prior_kl"]
@@ -39,14 +40,34 @@ def prior_kl(
     component. The second bound is exact where the components are equal or far apart;
     the first is then too low by up to (1 − log 2)/2 nats for every whitened value.
 
+    Any other family has −H + ½ Σ (E v² + log 2π), from its ``mean``, ``variance`` and
+    ``entropy()``. The function is open: register a class that knows better, with
+    ``**options`` for the arguments of mixtures.
+
     Args:
         qv: The variational distribution.
         entropy: ``"jensen"``, ``"pairwise"`` or ``"monte_carlo"``; only read for
             mixtures.
         key: Random key, needed for ``"monte_carlo"``.
         num_draws: Draws per component for ``"monte_carlo"``.
+
+    Raises:
+        ValueError: The distribution has no entropy.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> gp.variational.prior_kl(dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3)))
+        Array(0., dtype=float32)
     """
-    raise ValueError(f"no KL to N(0, I) is known for a {type(qv).__name__}")
+    try:
+        entropy_of_it = jnp.sum(jnp.asarray(qv.entropy()))
+    except NotImplementedError as error:
+        raise ValueError(
+            f"no KL to N(0, I) is known for a {type(qv).__name__}: its class needs "
+            "mean, variance and entropy(), or gp.variational.prior_kl.register."
+        ) from error
+    square = jnp.square(qv.mean) + qv.variance
+    return 0.5 * jnp.sum(square + jnp.log(2 * jnp.pi)) - entropy_of_it
 
 
 @prior_kl.register
@@ -100,7 +121,7 @@ def _(
         size * jnp.log(2 * jnp.pi) + jnp.sum(square.reshape(len(loc), -1), 1)
     )
     if len(loc) == 1:  # the exact entropy of the one Gaussian
-        negative_entropy = -jnp.sum(_entropies(components))
+        negative_entropy = -jnp.sum(components.entropy())
         return cross[0] + negative_entropy
     if entropy == "jensen":
         overlap = _log_overlap(components)  # [K, K]
@@ -108,7 +129,7 @@ def _(
     elif entropy == "pairwise":
         closeness = -_bhattacharyya(components)  # [K, K]
         negative_entropy = logsumexp(log_pi[None, :] + closeness, axis=1)
-        negative_entropy -= _entropies(components)
+        negative_entropy -= components.entropy()
     elif entropy == "monte_carlo":
         if key is None:
             raise ValueError("entropy='monte_carlo' needs a random key")
@@ -139,18 +160,13 @@ def _moments(components: dist.Distribution) -> tuple[Array, Array]:
     if isinstance(base, dist.Normal):
         loc, scale = loc_and_scale(components)
         return outputs_first(loc, shape, 1), outputs_first(scale, shape, 1)
-    loc = outputs_first(base.loc, shape, 1)
-    return loc, outputs_first(full_scale_tril(base), shape, 2)
-
-
-def _entropies(components: dist.Distribution) -> Array:
-    """Entropy of every Gaussian component, [K]."""
-    constant = 0.5 * (1 + jnp.log(2 * jnp.pi))
-    total: Any = 0.0
-    for part in _parts(components):
-        loc, factor = _moments(part)
-        total += jax.vmap(_log_diagonal)(factor) + constant * loc[0].size
-    return total
+    if isinstance(base, dist.MultivariateNormal):
+        loc = outputs_first(base.loc, shape, 1)
+        return loc, outputs_first(full_scale_tril(base), shape, 2)
+    loc, factor = project_outputs(components, jnp.eye(shape[-1]))
+    factor = jnp.asarray(factor)
+    covariance = matmul(jnp.swapaxes(factor, -1, -2), factor)
+    return loc, jax.vmap(jax.vmap(lapack.factor))(covariance)
 
 
 def _log_components(components: Any, v: Float[Array, "S K *event"]) -> Array:

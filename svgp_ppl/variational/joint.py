@@ -28,6 +28,12 @@ class Block(dist.Distribution):
     guide which samples the joint site and then one Block a process is an ordinary
     NumPyro guide; under ``MarginalELBO`` the joint q(v) itself is marginalised. Make
     them with :func:`split`.
+
+    Example:
+        >>> joint = dist.Normal(jnp.zeros(5), 1.0).to_event(1)
+        >>> block = gp.variational.Block(joint, jnp.ones(3), start=2, group="v")
+        >>> block.event_shape
+        (3,)
     """
 
     support: Any = dist.constraints.real_vector
@@ -61,6 +67,11 @@ class Stacked(dist.Distribution):
 
     Args:
         parts: Process name -> q(v), of one batch shape, in the order of the stack.
+
+    Example:
+        >>> normal = dist.Normal(jnp.zeros((2, 3)), 1.0).to_event(1)
+        >>> gp.variational.Stacked({"f": normal, "g": normal}).shape()
+        (2, 6)
     """
 
     support: Any = dist.constraints.real_vector
@@ -106,13 +117,23 @@ class Stacked(dist.Distribution):
         pairs = zip(self.parts.values(), self.unstack(jnp.asarray(value)).values())
         return sum(part.log_prob(v) for part, v in pairs)
 
+    def entropy(self) -> Array:
+        """Entropies, [K]."""
+        return sum((part.entropy() for part in self.parts.values()), jnp.zeros(()))
+
     def unstack(self, value: Array) -> dict[str, Array]:
         """The values of each part, from stacked ones, [.., ΣM]."""
         return unstack(value, {n: p.event_shape for n, p in self.parts.items()})
 
 
 def unstack(value: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
-    """Stacked values [.., ΣM] -> process name -> values, [.., M] or [.., P, M]."""
+    """Stacked values [.., ΣM] -> process name -> values, [.., M] or [.., P, M].
+
+    Example:
+        >>> values = gp.variational.unstack(jnp.arange(5.0), {"f": (2,), "g": (3,)})
+        >>> values["g"]
+        Array([2., 3., 4.], dtype=float32)
+    """
     values, start = {}, 0
     for name, shape in shapes.items():
         stop = start + math.prod(shape)
@@ -138,7 +159,8 @@ def split(
     Example:
         >>> from svgp_ppl.variational import split
         >>> joint = dist.MultivariateNormal(jnp.zeros(5), jnp.eye(5))
-        >>> blocks = split("v", joint, jnp.arange(5.0), {"f": (2,), "g": (3,)})
+        >>> shapes = {"f": (2,), "g": (3,)}
+        >>> blocks = gp.variational.split("v", joint, jnp.arange(5.0), shapes)
         >>> blocks["g"].value.shape
         (3,)
     """
@@ -165,7 +187,7 @@ def is_coupled(qv: dist.Distribution) -> bool:
     joint = qv.joint
     if isinstance(joint, dist.MixtureSameFamily):
         joint = joint.component_distribution
-    return isinstance(joint, dist.MultivariateNormal)
+    return not isinstance(joint, dist.Independent | dist.Delta | Stacked)
 
 
 def log_weights(qv: dist.Distribution) -> Array | None:

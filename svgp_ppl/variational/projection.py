@@ -21,17 +21,19 @@ __all__ = [
     "loc_and_scale",
     "outputs_first",
     "project",
+    "project_outputs",
     "simplified",
 ]
 
 
 class Projected(NamedTuple):
-    """Moments of aᵀ v_p for every output p and datum n.
+    """Moments of aᵀ v: the last axis of v, M, becomes the N data.
 
-    ``mean`` is [P, N] and ``factor`` [P, R, N], so that the q(v)'s covariance of two
-    projections is Σ_r factor factor'; both with a leading axis K under a mixture.
-    ``factor`` is None for a point. The axis R is private to each output, unless
-    :func:`is_coupled`: then all outputs of all processes of the joint q(v) share it.
+    ``mean`` is [.., N] and ``factor`` [.., R, N], so that the q(v)'s covariance of two
+    projections is Σ_r factor factor'; ``factor`` is None for a point. The leading axes
+    are those of v: the outputs [P], and before them the components [K] of a mixture.
+    The axis R is private to each output, unless :func:`is_coupled`: then all outputs of
+    all processes of the joint q(v) share it.
     """
 
     mean: Array
@@ -40,18 +42,71 @@ class Projected(NamedTuple):
 
 @singledispatch
 def project(qv, a: Float[Array, "M N"]) -> Projected:
-    """Moments of aᵀ v under the q(v); see :class:`Projected`."""
+    """Moments of aᵀ v under the q(v); see :class:`Projected`.
+
+    The open function: a family of your own, any NumPyro distribution with Gaussian
+    marginals, is marginalised once its class is registered here. It is written for
+    event shape (M,), with whatever batch axes: several outputs (``to_event``), blocks
+    of a joint q(v) and components of a mixture follow.
+
+    Args:
+        qv: The variational distribution, of shape [.., M].
+        a: The projection L⁻¹ k(z, x).
+
+    Raises:
+        ValueError: The class is not registered.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> qv = dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3))
+        >>> mean, factor = gp.variational.project(qv, jnp.ones((3, 5)))
+        >>> mean.shape, factor.shape
+        ((5,), (3, 5))
+    """
     raise ValueError(
         f"cannot marginalise a {type(qv).__name__} over whitened values. Expected "
         "a Delta, a Normal or MultivariateNormal (with to_event for several outputs), "
-        "a Block, or a MixtureSameFamily of those."
+        "a Block, or a MixtureSameFamily of those; a family of your own is registered "
+        "with gp.variational.project.register."
     )
 
 
-@singledispatch
-def can_marginalise(qv) -> bool:
-    """Whether :func:`project` knows this distribution (others have to be sampled)."""
-    return False
+def project_outputs(qv: Any, a: Float[Array, "M N"]) -> Projected:
+    """``project`` with an axis of outputs, P = 1 where the event shape is (M,).
+
+    Returns:
+        Mean [.., P, N] and factor [.., P, R, N].
+    """
+    mean, factor = project(qv, a)
+    if len(qv.event_shape) == 1:
+        mean = mean[..., None, :]
+        factor = None if factor is None else factor[..., None, :, :]
+    return Projected(mean, factor)
+
+
+def can_marginalise(qv: Any) -> bool:
+    """Whether :func:`project` knows this distribution (others have to be sampled).
+
+    Example:
+        >>> gp.variational.can_marginalise(dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+        True
+        >>> gp.variational.can_marginalise(dist.StudentT(4.0, jnp.zeros(3)).to_event(1))
+        False
+    """
+    match qv:
+        case Block():
+            return can_marginalise(qv.joint)
+        case Stacked():
+            return all(map(can_marginalise, qv.parts.values()))
+        case dist.MixtureSameFamily():
+            return can_marginalise(qv.component_distribution)
+        case dist.Independent(base_dist=dist.Normal()):
+            return True
+        case dist.Independent():
+            return can_marginalise(qv.base_dist)
+        case dist.Normal():  # whose axes are no event
+            return False
+    return project.dispatch(type(qv)) is not project.dispatch(object)
 
 
 def simplified(qv: Any, event_shape: tuple) -> Any:
@@ -105,58 +160,44 @@ def outputs_first(array: ArrayLike, event_shape: tuple, trailing: int) -> Array:
     return array
 
 
-def _dot(v: Array, a: Array) -> Array:
-    """Σ_m v[..., m] a[m, n]."""
-    return matmul(v, a)
-
-
-@can_marginalise.register
-def _(qv: dist.Delta) -> bool:
-    return True
+@project.register
+def _(qv: dist.Delta, a):
+    return Projected(matmul(jnp.asarray(qv.v), a), None)
 
 
 @project.register
-def _(qv: dist.Delta, a):
-    v = jnp.asarray(qv.v)
-    return Projected(_dot(outputs_first(v, qv.event_shape, 1), a), None)
-
-
-@can_marginalise.register
-def _(qv: dist.MultivariateNormal) -> bool:
-    return True
+def _(qv: dist.Normal, a):
+    loc, scale = loc_and_scale(qv)
+    return Projected(matmul(loc, a), scale[..., None] * a)
 
 
 @project.register
 def _(qv: dist.MultivariateNormal, a):
-    return _full(qv, qv.event_shape, a)
-
-
-@can_marginalise.register
-def _(qv: dist.Independent) -> bool:
-    base = qv.base_dist
-    return isinstance(base, dist.Normal | dist.MultivariateNormal | dist.Delta)
+    """Full covariance S Sᵀ: the factor is Sᵀ a."""
+    scale_tril = full_scale_tril(qv)
+    loc = jnp.broadcast_to(qv.loc, scale_tril.shape[:-1])
+    return Projected(matmul(loc, a), matmul(jnp.swapaxes(scale_tril, -1, -2), a))
 
 
 @project.register
 def _(qv: dist.Independent, a):
-    base: Any = qv.base_dist
-    shape = qv.event_shape
-    match base:
-        case dist.Normal():
-            loc, scale = loc_and_scale(qv)
-            factor = outputs_first(scale, shape, 1)[..., None] * a
-            return Projected(_dot(outputs_first(loc, shape, 1), a), factor)
-        case dist.MultivariateNormal():
-            return _full(base, shape, a)
-        case dist.Delta():
-            v = jnp.asarray(base.v)
-            return Projected(_dot(outputs_first(v, shape, 1), a), None)
-    return project(base, a)
+    return project(qv.base_dist, a)
+
+
+@project.register
+def _(qv: dist.MixtureSameFamily, a):
+    return project(qv.component_distribution, a)
+
+
+@project.register
+def _(qv: Block, a):
+    return _project_rows(qv.joint, qv, a)
 
 
 def loc_and_scale(qv: Any) -> tuple[Array, Array]:
-    """Of an Independent(Normal), each with the full shape."""
-    base, shape = qv.base_dist, qv.shape()
+    """Of a Normal, with ``to_event`` or without, each with the full shape."""
+    base: Any = qv.base_dist if isinstance(qv, dist.Independent) else qv
+    shape = qv.shape()
     return jnp.broadcast_to(base.loc, shape), jnp.broadcast_to(base.scale, shape)
 
 
@@ -166,69 +207,48 @@ def full_scale_tril(qv: Any) -> Array:
     return jnp.broadcast_to(tril, (*qv.batch_shape, *tril.shape[-2:]))
 
 
-def _full(qv: Any, event_shape: tuple, a) -> Projected:
-    """Full covariance S Sᵀ for every output: the factor is Sᵀ a."""
-    loc = outputs_first(qv.loc, event_shape, 1)
-    scale_tril = outputs_first(full_scale_tril(qv), event_shape, 2)
-    return Projected(_dot(loc, a), _dot(jnp.swapaxes(scale_tril, -1, -2), a))
-
-
-@can_marginalise.register
-def _(qv: dist.MixtureSameFamily) -> bool:
-    return can_marginalise(qv.component_distribution)
-
-
-@project.register
-def _(qv: dist.MixtureSameFamily, a):
-    return project(qv.component_distribution, a)
-
-
-@can_marginalise.register
-def _(qv: Stacked) -> bool:
-    return all(map(can_marginalise, qv.parts.values()))
-
-
-@can_marginalise.register
-def _(qv: Block) -> bool:
-    return can_marginalise(qv.joint)
-
-
-@project.register
-def _(qv: Block, a):
-    return _project_rows(qv.joint, qv, a)
+# ------------------------------------------------------- one process of a joint q(v)
 
 
 @singledispatch
 def _project_rows(joint, block: Block, a) -> Projected:
-    """The moments of one block's values under the joint q(v)."""
-    raise ValueError(
-        f"cannot take the share of one process in a {type(joint).__name__}. Expected "
-        "a MultivariateNormal, a Normal with to_event(1), or a MixtureSameFamily of "
-        "those."
-    )
+    """The moments of one block's values under the joint q(v).
+
+    Of any family: those of all values, with a where the block is and 0 elsewhere.
+    """
+    size, num_data = a.shape
+
+    def of_output(start) -> Projected:
+        nothing = jnp.zeros((*joint.event_shape, num_data), a.dtype)
+        return project(joint, jax.lax.dynamic_update_slice(nothing, a, (start, 0)))
+
+    if len(block.event_shape) == 1:
+        return of_output(block.start)
+    starts = block.start + size * jnp.arange(block.event_shape[0])
+    return jax.vmap(of_output, out_axes=Projected(-2, -3))(starts)  # pyright: ignore
 
 
 def _rows(array: ArrayLike, block: Block, axis: int) -> Array:
-    """The rows of one block, reshaped to [P, M] where ``axis`` was."""
+    """The rows of one block, in its own shape where ``axis`` was."""
     array = jnp.asarray(array)
     size = block.value.size
     part = jax.lax.slice_in_dim(array, block.start, block.start + size, axis=axis)
     axis = axis % array.ndim
-    outputs = block.event_shape if len(block.event_shape) == 2 else (1, size)
-    return part.reshape(*part.shape[:axis], *outputs, *part.shape[axis + 1 :])
+    shape = (*part.shape[:axis], *block.event_shape, *part.shape[axis + 1 :])
+    return part.reshape(shape)
 
 
 @_project_rows.register
 def _(joint: dist.MultivariateNormal, block, a):
     loc = _rows(jnp.asarray(joint.loc), block, -1)
     rows = _rows(jnp.asarray(joint.scale_tril), block, -2)  # [P, M, ΣM]
-    return Projected(_dot(loc, a), _dot(jnp.swapaxes(rows, -1, -2), a))
+    return Projected(matmul(loc, a), matmul(jnp.swapaxes(rows, -1, -2), a))
 
 
 @_project_rows.register
 def _(joint: dist.Independent, block, a):
     loc, scale = (_rows(each, block, -1) for each in loc_and_scale(joint))
-    return Projected(_dot(loc, a), scale[..., None] * a)
+    return Projected(matmul(loc, a), scale[..., None] * a)
 
 
 @_project_rows.register

@@ -35,7 +35,7 @@ from svgp_ppl.linalg import (
     solve_lower_transposed,
 )
 from svgp_ppl.variational.joint import is_coupled, log_weights
-from svgp_ppl.variational.projection import project
+from svgp_ppl.variational.projection import project_outputs
 
 __all__ = [
     "Conditional",
@@ -182,7 +182,7 @@ def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
         qvs: The q(v) of each process, of any type that ``project`` knows.
         sizes: M of each.
     """
-    parts = [project(qv, jnp.eye(m)) for qv, m in zip(qvs, sizes)]
+    parts = [project_outputs(qv, jnp.eye(m)) for qv, m in zip(qvs, sizes)]
 
     def grouped(array: Array) -> Array:  # [.., P, R, M] -> [.., B, R, T]
         if not is_coupled(qvs[0]):
