@@ -12,6 +12,7 @@ from svgp_ppl import (
     deep,
     diagnostics,
     expectations,
+    features,
     guides,
     inducing,
     kernels,
@@ -31,7 +32,7 @@ from svgp_ppl.fitting import (
     update,
 )
 from svgp_ppl.guides import AutoCoupled, AutoDeep, AutoGaussian, AutoMixture, AutoSites
-from svgp_ppl.latent import Latent, SparseGP, stack
+from svgp_ppl.latent import Latent, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
 from svgp_ppl.mcmc.importance import importance_sample
 from svgp_ppl.mcmc.sample import sample
@@ -44,6 +45,7 @@ from svgp_ppl.prediction import (
     prior_predictive,
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
+from svgp_ppl.process import SparseGP
 
 __version__ = "0.1.0"
 
@@ -67,6 +69,7 @@ __all__ = [
     "diagnostics",
     "draw_functions",
     "expectations",
+    "features",
     "fit",
     "fit_and_sample",
     "guides",

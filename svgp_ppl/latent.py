@@ -23,9 +23,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from svgp_ppl.checks import checked_inputs, data_array
-from svgp_ppl.kernels import Kernel
-from svgp_ppl.linalg import CholeskyFactor
+from svgp_ppl.checks import data_array
 from svgp_ppl.marginals import (
     Marginal,
     Terms,
@@ -34,90 +32,14 @@ from svgp_ppl.marginals import (
     joint_moments,
     marginal_moments,
 )
-from svgp_ppl.variational.sample_path import SamplePath
 
-__all__ = ["NOT_AN_ARRAY", "Latent", "SparseGP", "stack"]
+__all__ = ["NOT_AN_ARRAY", "Latent", "stack"]
 
 NOT_AN_ARRAY = (
     "a latent, what f(x) returns, is not an array: its values are not known. Put the "
     "function into the likelihood, as in gp.observe('y', lambda f: dist.Poisson("
     "jnp.exp(f)), f(x), obs=y); its moments are f(x).mean and f(x).variance."
 )
-
-
-@dataclass(frozen=True, eq=False)
-class SparseGP:
-    """One process, or ``num_outputs`` independent ones sharing kernel and z.
-
-    Made by ``sparse_gp``. Calling it with inputs gives a :class:`Latent`.
-
-    Attributes:
-        name: Name of the site of v.
-        kernel: Covariance function.
-        z: Inducing inputs, [M, D].
-        factor: L with L Lᵀ = k(z, z) + jitter I, and its inverse.
-        qv: The variational distribution of v: a NumPyro distribution.
-        mean: Mean function x -> [N] (or [N, P]), or None for zero.
-        num_outputs: P, or None for one output without an axis of its own.
-
-    Example:
-        >>> def model(x, y=None):
-        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
-        ...     at_x = f(x)  # a Latent
-        ...     with numpyro.plate("data", len(x)):
-        ...         gp.observe("y", gp.likelihoods.Poisson(), at_x, obs=y)
-    """
-
-    name: str
-    kernel: Kernel
-    z: Array
-    factor: CholeskyFactor
-    qv: dist.Distribution
-    mean: Callable | None = None
-    num_outputs: int | None = None
-
-    def __call__(self, x) -> "Latent":
-        """The latent f(x), [N] or [N, P]; x is [N, D].
-
-        Raises:
-            ValueError: x is not [N, D] with the width of z, is empty or not finite.
-        """
-        x_checked = checked_inputs(x, f"the inputs of process '{self.name}'", self.z)
-        view = View(self, x_checked, source=x)
-        outputs = 1 if self.num_outputs is None else self.num_outputs
-        terms: tuple = tuple({(view, p): 1.0} for p in range(outputs))
-        offsets: tuple = (0.0,) * outputs
-        if self.mean is not None:
-            offsets = self._mean_values(x_checked, outputs)
-        if isinstance(self.qv, SamplePath):  # one function: values, nothing open
-            values = self.qv.at(self, x_checked, source=x)
-            terms = ({},) * outputs
-            offsets = tuple(b + value for b, value in zip(offsets, values))
-        return Latent(terms, offsets, len(x_checked), self.num_outputs is None)
-
-    @property
-    def scale_tril(self) -> Array:
-        """L, [M, M]."""
-        return self.factor.tril
-
-    @property
-    def inducing_mean(self) -> Array:
-        """m(z), the prior mean of u for every output, [P, M]."""
-        outputs = 1 if self.num_outputs is None else self.num_outputs
-        if self.mean is None:
-            return jnp.zeros((outputs, len(self.z)), self.z.dtype)
-        return jnp.stack(self._mean_values(self.z, outputs))
-
-    def _mean_values(self, x: Array, outputs: int) -> tuple:
-        values = jnp.asarray(self.mean(x))  # type: ignore[misc]
-        if values.shape == (len(x),):
-            return (values,) * outputs
-        if values.shape == (len(x), outputs):
-            return tuple(values[:, p] for p in range(outputs))
-        raise ValueError(
-            f"the mean function of process '{self.name}' returned shape "
-            f"{values.shape}; expected ({len(x)},) or ({len(x)}, {outputs})."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +238,7 @@ class Latent:
 
         def known(view: View) -> View:
             event_shape = view.process.qv.event_shape
-            zeros = jnp.zeros(event_shape, view.process.z.dtype)
+            zeros = jnp.zeros(event_shape, view.process.scale_tril.dtype)
             qv = dist.Delta(zeros, event_dim=len(event_shape))
             return replace(view, process=replace(view.process, qv=qv))
 

@@ -13,8 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from svgp_ppl.features import (
+    LinearFunctional,
+    covariance,
+    has_rows,
+    paired_covariance,
+)
 from svgp_ppl.linalg import column_sums, gaussian_moments, matmul, whiten
 from svgp_ppl.variational import (
     Projected,
@@ -97,7 +103,7 @@ class View:
     """A process seen at one set of inputs; two views of the same thing are equal."""
 
     process: Any
-    x: Array
+    x: LinearFunctional
     # The caller's own object: its identity tells that two inputs are the same.
     source: Any = field(repr=False)
 
@@ -216,22 +222,22 @@ def affine_rows(terms: Terms) -> tuple[dict[str, Array], Array]:
 class _Seen(NamedTuple):
     """A view evaluated: a [M, N], the q(v)'s share of it, and the variances."""
 
-    x: Array
+    x: LinearFunctional
     a: Array
     projected: Projected
     variance: Array  # [.., P, N]
 
 
-def _whiten(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
+def _whiten(view: View, x: LinearFunctional) -> tuple[Array, Array]:
     """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖², here and nowhere else."""
     process = view.process
-    a = whiten(process.factor, process.kernel(process.z, x))
+    a = whiten(process.factor, covariance(process.kernel, process.features, x))
     # The difference is positive up to the rounding of the factorisation.
-    residual = process.kernel.diagonal(x) - column_sums(jnp.square(a))
+    residual = x.variance(process.kernel) - column_sums(jnp.square(a))
     return a, jnp.maximum(residual, 0.0)
 
 
-def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
+def _project(view: View, x: LinearFunctional) -> _Seen:
     """The moments of aᵀ v, and Var f(x) = k(x, x) − ‖a‖² + aᵀ S a."""
     a, variance = _whiten(view, x)
     projected = project_outputs(view.process.qv, a)
@@ -240,16 +246,16 @@ def _project(view: View, x: Float[Array, "N D"]) -> _Seen:
     return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))
 
 
-def _moments(view: View, x: Float[Array, "N D"]) -> tuple[Array, Array]:
+def _moments(view: View, x: LinearFunctional) -> tuple[Array, Array]:
     """Mean and variance of every output, [.., P, N], where no covariance is needed."""
     process = view.process
     gaussian = full_gaussian(process.qv)
     if gaussian is None:
         seen = _project(view, x)
         return seen.projected.mean, seen.variance
-    k = process.kernel(process.z, x)
+    k = covariance(process.kernel, process.features, x)
     mean, excess = gaussian_moments(process.factor, k, *gaussian)
-    return mean, process.kernel.diagonal(x) + excess
+    return mean, x.variance(process.kernel) + excess
 
 
 def _covariance(e: Element, d: Element, seen: dict[View, _Seen]) -> Array:
@@ -263,7 +269,8 @@ def _covariance(e: Element, d: Element, seen: dict[View, _Seen]) -> Array:
         return total
     kernel = view.process.kernel
     if view.process.name == other.process.name and p == q:
-        total = total + kernel.paired(one.x, two.x) - column_sums(one.a * two.a)
+        prior = paired_covariance(kernel, one.x, two.x)
+        total = total + prior - column_sums(one.a * two.a)
     f, g = one.projected.factor, two.projected.factor
     if f is not None and g is not None:
         total = total + column_sums(f[..., p, :, :] * g[..., q, :, :])
@@ -279,7 +286,8 @@ def _joint_covariance(e: Element, d: Element, seen) -> Array | None:
     total: Any = 0.0
     if view.process.name == other.process.name and p == q:
         kernel = view.process.kernel
-        prior = kernel(one.x) if view == other else kernel(one.x, two.x)
+        same = view == other
+        prior = one.x.k_uu(kernel) if same else covariance(kernel, one.x, two.x)
         total = prior - matmul(one.a.T, two.a)
     f, g = one.projected.factor, two.projected.factor
     if f is not None and g is not None:
@@ -348,19 +356,24 @@ def _stack(arrays) -> Array:
     return jnp.stack(jnp.broadcast_arrays(*arrays), axis=-2)
 
 
-def _in_chunks(evaluate: Callable, xs: list[Array], size: int):
+def _in_chunks(evaluate: Callable, xs: list[LinearFunctional], size: int):
     """``evaluate`` on ``size`` rows at a time; the last chunk is padded and cut."""
+    if not all(map(has_rows, xs)):
+        raise ValueError(
+            "chunk_size cuts rows, which Concatenated features do not have: observe "
+            "each of their parts at a site of its own, or leave chunk_size out."
+        )
     total = len(xs[0])
     num_chunks = -(-total // size)
     padding = num_chunks * size - total
 
-    def fold(x):
-        padded = jnp.concatenate([x, jnp.broadcast_to(x[-1:], (padding, x.shape[1]))])
-        return padded.reshape(num_chunks, size, x.shape[1])
+    def fold(rows):  # an array of a functional, [N, ...]
+        last = jnp.broadcast_to(rows[-1:], (padding, *rows.shape[1:]))
+        return jnp.concatenate([rows, last]).reshape(num_chunks, size, *rows.shape[1:])
 
     def unfold(values):  # [chunks, .., size] -> [.., N]
         merged = jnp.moveaxis(values, 0, -2)
         return merged.reshape(*merged.shape[:-2], num_chunks * size)[..., :total]
 
-    chunks = jax.lax.map(jax.checkpoint(evaluate), [fold(x) for x in xs])
+    chunks = jax.lax.map(jax.checkpoint(evaluate), jax.tree.map(fold, xs))
     return jax.tree.map(unfold, chunks)

@@ -19,13 +19,10 @@ import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
 
-from svgp_ppl.checks import (
-    checked_inputs,
-    require_count,
-    require_positive,
-)
+from svgp_ppl.checks import require_count, require_positive
 from svgp_ppl.expectations import Method, is_random
 from svgp_ppl.expected import Expected, expected_of
+from svgp_ppl.features import Points, as_features, jitter_of
 from svgp_ppl.handlers import (
     marked_deterministic,
     random_key,
@@ -33,9 +30,10 @@ from svgp_ppl.handlers import (
     require_new_site,
 )
 from svgp_ppl.kernels import as_kernel, kernel_values
-from svgp_ppl.latent import Latent, SparseGP
+from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.missing import checked_mask, over_rows
+from svgp_ppl.process import SparseGP
 
 __all__ = [
     "Expected",
@@ -65,20 +63,25 @@ def sparse_gp(
         name: Name of the site.
         kernel: A kernel of ``svgp_ppl.kernels``, a tinygp kernel, or a function
             k(x, x') of two points [D].
-        z: Inducing inputs, [M, D]; may be a ``numpyro.param`` or a sample site.
+        z: Inducing inputs, [M, D]; may be a ``numpyro.param`` or a sample site. Or
+            other inducing features of ``svgp_ppl.features``: ``Fourier``,
+            ``Derivative``, ``integral``, any object with ``k_uu``, ``k_uf`` and a
+            length.
         mean: Mean function x [N, D] -> [N] (or [N, num_outputs]); None for zero.
         num_outputs: Number of independent processes that share kernel and z; None
             for one, without an axis for it.
         jitter: Absolute amount on the diagonal of k(z, z), in place of the default
-            (relative, by precision: ``linalg.default_jitter``).
+            (relative, by precision: ``linalg.default_jitter``; relative to each
+            variance where features are no points).
 
     Returns:
         The process: call it with inputs [N, D] for a latent.
 
     Raises:
-        ValueError: z is not a finite, non-empty [M, D]; a value of the kernel is not
-            positive; ``num_outputs`` is not a positive integer, ``jitter`` no number
-            >= 0; the model has a site of that name already.
+        ValueError: z is neither a finite, non-empty [M, D] nor inducing features of
+            this kernel; a value of the kernel is not positive; ``num_outputs`` is not a
+            positive integer, ``jitter`` no number >= 0; the model has a site of that
+            name already.
 
     Example:
         >>> import svgp_ppl as gp
@@ -97,18 +100,22 @@ def sparse_gp(
             f"the mean of process '{name}' must be a function x [N, D] -> [N], and is "
             f"a {type(mean).__name__}. For a constant add it to the latent: f(x) + 1.0."
         )
-    z = checked_inputs(z, f"the inducing inputs z of process '{name}'")
     if num_outputs is not None:
         num_outputs = require_count(num_outputs, f"num_outputs of process '{name}'")
     kernel = as_kernel(kernel)
     _require_values(name, kernel, jitter)
-    shape = (len(z),) if num_outputs is None else (num_outputs, len(z))
-    prior = dist.Normal(jnp.zeros(shape, z.dtype), 1.0).to_event(len(shape))
-    inducing: dict[str, Any] = {"kernel": kernel, "z": z, "jitter": jitter}
+    features = as_features(z, kernel, name)
+    size = len(features)
+    shape = (size,) if num_outputs is None else (num_outputs, size)
+    gram = features.k_uu(kernel)
+    dtype = features.z.dtype if isinstance(features, Points) else gram.dtype
+    prior = dist.Normal(jnp.zeros(shape, dtype), 1.0).to_event(len(shape))
+    inducing: dict[str, Any] = {"kernel": kernel, "features": features}
+    inducing["jitter"] = jitter_of(features, gram, jitter)
     infer = {"inducing": inducing}
     full_name = require_new_site(name, prior, infer)
-    factor = factorised(kernel(z), jitter)
-    process = SparseGP(full_name, kernel, z, factor, prior, mean, num_outputs)
+    factor = factorised(gram, inducing["jitter"])
+    process = SparseGP(full_name, kernel, features, factor, prior, mean, num_outputs)
     inducing["process"] = process
     value = numpyro.sample(name, prior, infer=infer)
     qv: Any = value

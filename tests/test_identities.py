@@ -19,6 +19,7 @@ from numpyro.infer import Trace_ELBO
 
 from svgp_ppl import MarginalELBO, SparseGP, kernels, observe, sparse_gp, stack
 from svgp_ppl import likelihoods as lk
+from svgp_ppl.features import Points
 from svgp_ppl.handlers import replay_distributions
 from svgp_ppl.linalg import factorised
 from svgp_ppl.variational import prior_kl, split
@@ -278,7 +279,7 @@ def _processes(variational):
         z = jnp.asarray(z)
         factor = factorised(kernel(z), JITTER)
         qv = variational[name]
-        processes[name] = SparseGP(name, kernel, z, factor, qv, mean, outputs)
+        processes[name] = SparseGP(name, kernel, Points(z), factor, qv, mean, outputs)
     return processes
 
 
@@ -367,7 +368,7 @@ def test_chunks_change_nothing(kind):
         f = SparseGP(
             "f",
             kernel,
-            processes["f"].z,
+            processes["f"].features,
             factorised(kernel(processes["f"].z), JITTER),
             variational["f"],
         )

@@ -263,7 +263,8 @@ def test_seed_substitute_condition_block():
     sites = handlers.trace(substituted).get_trace(COUNTS_X, COUNTS_Y)
     assert not sites["f"]["is_observed"]
     np.testing.assert_array_equal(sites["z"]["value"], COUNTS_Z + 0.1)
-    np.testing.assert_array_equal(sites["f"]["infer"]["inducing"]["z"], COUNTS_Z + 0.1)
+    features = sites["f"]["infer"]["inducing"]["features"]
+    np.testing.assert_array_equal(features.z, COUNTS_Z + 0.1)
 
     hidden = handlers.block(seeded, hide=["f"])
     assert "f" not in handlers.trace(hidden).get_trace(COUNTS_X, COUNTS_Y)

@@ -8,7 +8,8 @@ import pytest
 from jax.scipy.linalg import solve_triangular
 
 from svgp_ppl import kernels, linalg, stack
-from svgp_ppl.latent import SparseGP
+from svgp_ppl.features import Points
+from svgp_ppl.process import SparseGP
 from svgp_ppl.variational import prior_kl, split
 from tests.conftest import both_precisions
 from tests.test_lapack import calls_in
@@ -48,7 +49,9 @@ def q_of(kind, loc, tril):
 def ours(kind, x, z, lengthscale, loc, tril):
     kernel = kernels.RBF(1.3, lengthscale)
     factor = linalg.factorised(kernel(z), JITTER)
-    latent = SparseGP("f", kernel, z, factor, q_of(kind, loc, tril)[0], None, 2)(x)
+    latent = SparseGP(
+        "f", kernel, Points(z), factor, q_of(kind, loc, tril)[0], None, 2
+    )(x)
     marginal = latent.marginal()
     cross = marginal.covariance
     cross = jnp.zeros(N) if cross is None else cross[:, 0, 1]
@@ -115,10 +118,10 @@ def test_a_mixture_is_the_moments_of_each_component():
     components = dist.MultivariateNormal(loc, scale_tril=trils)
     log_weights = dist.Categorical(logits=jnp.array([0.2, -0.1]))
     qv = dist.MixtureSameFamily(log_weights, components)
-    marginal = SparseGP("f", kernel, z, factor, qv)(X).marginal()
+    marginal = SparseGP("f", kernel, Points(z), factor, qv)(X).marginal()
     for k in range(2):
         one = dist.MultivariateNormal(loc[k], scale_tril=trils[k])
-        alone = SparseGP("f", kernel, z, factor, one)(X).marginal()
+        alone = SparseGP("f", kernel, Points(z), factor, one)(X).marginal()
         np.testing.assert_allclose(marginal.mean[k], alone.mean, 1e-12)
         np.testing.assert_allclose(marginal.variance[k], alone.variance, 1e-12)
 
@@ -202,7 +205,7 @@ def _bound(num_inducing, width, lengthscale):
         kernel = kernels.RBF(variance, lengthscale)
         factor = linalg.factorised(kernel(z), 1e-5)
         qv = dist.MultivariateNormal(loc, scale_tril=tril)
-        marginal = SparseGP("f", kernel, z, factor, qv)(x).marginal()
+        marginal = SparseGP("f", kernel, Points(z), factor, qv)(x).marginal()
         errors = jnp.square(y - marginal.mean) + marginal.variance
         density = -50 * errors - 0.5 * np.log(2 * np.pi * 0.01)
         return jnp.sum(density) - prior_kl(qv)
@@ -319,7 +322,7 @@ def test_predictions_have_tangents():
     kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
     factor = linalg.factorised(kernel(z), JITTER)
     qv = dist.MultivariateNormal(jnp.asarray(LOC[:M]), scale_tril=TRIL[:M, :M])
-    f = SparseGP("f", kernel, z, factor, qv)
+    f = SparseGP("f", kernel, Points(z), factor, qv)
 
     def moments(x):
         return stack([f(x), f(x + 0.1)]).covariance

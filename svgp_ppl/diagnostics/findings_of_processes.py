@@ -57,8 +57,7 @@ def uncovered_rows(data: Data) -> list[Finding]:
         else:
             what += f": M = {len(inputs.a)} are too few for {_in_words(inputs)}."
             advice = any_of(
-                "more inducing inputs",
-                "z that follow the kernel, gp.inducing.greedy_variance(x, M, kernel)",
+                *_more(inputs),
                 "a prior that keeps the lengthscale longer, where it is not credible",
             )
         findings.append(Finding(what, advice))
@@ -95,11 +94,7 @@ def open_residuals(data: Data) -> list[Finding]:
                 f"{in_nats(nats)} of the bound ({nats / number:.2g} a datum); with all "
                 "data as inducing inputs it would be higher by about that, to twice as "
                 "much.",
-                any_of(
-                    f"more inducing inputs for '{process}'",
-                    "gp.inducing.greedy_variance(x, M, kernel), which places them "
-                    "where this variance is",
-                ),
+                any_of(*_more(_inputs_of(data, process))),
             )
         )
     return findings
@@ -127,15 +122,15 @@ def structured_scores(data: Data) -> list[Finding]:
     if found is None or worst < _STANDARD_ERRORS:
         return []
     (name, process, _), correlation = found
-    number = len(data.inputs[found[0]].a)
+    inputs = data.inputs[found[0]]
+    more, number = _more(inputs)[0], len(inputs.a)
     return [
         Finding(
             f"What the fit leaves over at site '{name}' is not noise: at neighbouring "
             f"inputs of process '{process}' it correlates by {correlation:.2f} "
             f"({worst:.0f} standard errors).",
             any_of(
-                f"more inducing inputs than M = {number}, with a shorter lengthscale "
-                "to start from",
+                f"{more} than M = {number}, with a shorter lengthscale to start from",
                 "another kernel, or a further process",
             ),
         )
@@ -199,6 +194,20 @@ def _share(inputs: Inputs) -> Float[np.ndarray, " N"]:
     """Of the prior variance, what the inducing values explain."""
     prior = np.where(inputs.prior > 0, inputs.prior, 1.0)
     return 1 - inputs.residual / prior
+
+
+def _more(inputs: Inputs) -> list[str]:
+    """What to do where M is too small; other features than points have no spacing."""
+    if np.isnan(inputs.spacing):
+        return ["more inducing features"]
+    return [
+        "more inducing inputs",
+        "z where this variance is, gp.inducing.greedy_variance(x, M, kernel)",
+    ]
+
+
+def _inputs_of(data: Data, process: str) -> Inputs:
+    return next(inputs for key, inputs in data.inputs.items() if key[1] == process)
 
 
 def _worst(data: Data) -> dict[str, tuple[str, str, int]]:

@@ -20,8 +20,8 @@ class Inputs(NamedTuple):
         nearest: For each row the row that is nearest to it, [N].
         similarity: Prior correlation with the nearest row, [N].
         spread: The largest Var(f(x) − f(x')) of two rows over k(x, x) + k(x', x').
-        distance: To the nearest inducing input, [N].
-        spacing: Median distance of an inducing input to the nearest other one.
+        distance: To the nearest inducing input, [N]; NaN where these are no points.
+        spacing: Median distance of an inducing input to the nearest other one, or NaN.
         values: Lengthscales, variances and periods of the kernel.
     """
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 from numpyro.distributions.util import scale_and_mask
 
+from svgp_ppl.features import Points
 from svgp_ppl.fitting.steps import Block, Steps
 from svgp_ppl.handlers import is_inducing
 from svgp_ppl.kernels import kernel_values
@@ -75,27 +76,36 @@ def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
 
 
 def _explain_process(name: str, inducing: dict[str, Any]) -> str | None:
-    kernel, z, jitter = (inducing[field] for field in ("kernel", "z", "jitter"))
-    gram = kernel(z)
+    kernel, features = inducing["kernel"], inducing["features"]
+    gram, jitter = features.k_uu(kernel), inducing["jitter"]
     factor = cholesky(gram, jitter)
     if jnp.all(jnp.isfinite(factor)):
         return None
     if jitter is None:
         added = f"{default_jitter(gram.dtype):g} of the mean diagonal (the default)"
     else:
-        added = f"{jitter:g}"
+        added = f"{np.max(jitter):g}"
     values = ", ".join(
         f"{name} = {np.array2string(np.asarray(value), precision=4)}"
         for name, value in kernel_values(kernel).items()
     )
-    i, j, distance = _closest_pair(np.asarray(z))
+    failed = f"Process '{name}': the Cholesky factorisation of"
+    facts = f"failed. {values}; dtype {gram.dtype}, jitter {added}"
+    advice = (
+        "a prior that keeps the lengthscale away from such values, a larger jitter=, "
+        "a smaller step size, or float64."
+    )
+    if not isinstance(features, Points):
+        kind = type(features).__name__
+        return (
+            f"{failed} k_uu of its features, {kind}, {facts}. Use fewer or other "
+            f"features, {advice}"
+        )
+    i, j, distance = _closest_pair(np.asarray(features.z))
     return (
-        f"Process '{name}': the Cholesky factorisation of k(z, z) failed. {values}; "
-        f"dtype {gram.dtype}, jitter {added}; the two closest inducing inputs, rows "
-        f"{i} and {j} of z, are {distance:.3g} apart. Use fewer inducing inputs or "
-        "spread them (gp.inducing.kmeans, greedy_variance), a prior that keeps the "
-        "lengthscale away from such values, a larger jitter=, a smaller step size, or "
-        "float64."
+        f"{failed} k(z, z) {facts}; the two closest inducing inputs, rows {i} and {j} "
+        f"of z, are {distance:.3g} apart. Use fewer inducing inputs or spread them "
+        f"(gp.inducing.kmeans, greedy_variance), {advice}"
     )
 
 

@@ -24,6 +24,7 @@ from svgp_ppl.expectations import (
     num_components,
     variational_expectation,
 )
+from svgp_ppl.features import Points, covariance
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import squared_distance, whiten
@@ -101,7 +102,8 @@ def _given_v(latent: Any) -> Any:
     def closed(view):
         process = view.process
         outputs = () if process.num_outputs is None else (process.num_outputs,)
-        origin = jnp.zeros((*outputs, len(process.z)), process.z.dtype)
+        dtype = process.scale_tril.dtype
+        origin = jnp.zeros((*outputs, len(process.features)), dtype)
         qv = dist.Delta(origin, event_dim=origin.ndim)
         return replace(view, process=replace(process, qv=qv))
 
@@ -132,7 +134,8 @@ def _inputs_of_latent(name: str, latent: Any) -> dict[tuple[str, str, int], Inpu
     for q, terms in enumerate(latent.terms):
         for (view, p), weight in terms.items():
             shape = (view.process.num_outputs or 1, len(latent.terms), latent.num_data)
-            so_far = weights.get(view, jnp.zeros(shape, view.x.dtype))
+            dtype = view.process.scale_tril.dtype
+            so_far = weights.get(view, jnp.zeros(shape, dtype))
             weights[view] = so_far.at[p, q].set(weight)
     found, seen = {}, []
     for view, of_view in weights.items():
@@ -144,40 +147,57 @@ def _inputs_of_latent(name: str, latent: Any) -> dict[tuple[str, str, int], Inpu
 
 def _inputs(view: Any, weights: Array) -> Inputs:
     process, x = view.process, view.x
-    kernel, z = process.kernel, process.z
-    a = whiten(process.factor, kernel(z, x))
-    prior = kernel.diagonal(x)
+    kernel, features = process.kernel, process.features
+    a = whiten(process.factor, covariance(kernel, features, x))
+    prior = x.variance(kernel)
     return Inputs(
         a=a,
         prior=prior,
         residual=jnp.maximum(prior - jnp.sum(jnp.square(a), axis=0), 0.0),
         weights=weights,
-        **_geometry(kernel, x, z),
+        **_coverage(kernel, x, features),
+        **_neighbours(kernel, x, prior),
         values=kernel_values(kernel),
     )
 
 
-def _geometry(kernel: Kernel, x: Array, z: Array) -> dict[str, Array]:
-    """Who is near to whom in the columns that the kernel sees, in units of their sd."""
-    rows, columns = jnp.arange(len(x)), kernel.select(x)
-    unit = jnp.maximum(jnp.std(columns, axis=0), jnp.finfo(x.dtype).tiny)
-    x_scaled, z_scaled = columns / unit, kernel.select(z) / unit
-    far = jnp.diag(jnp.full(len(z), jnp.inf, z.dtype))
+def _coverage(kernel: Kernel, x: Any, features: Any) -> dict[str, Array]:
+    """How far the data are from z; NaN where one of them are no points."""
+    if not (isinstance(x, Points) and isinstance(features, Points)):
+        return {"distance": jnp.full(len(x), jnp.nan), "spacing": jnp.full((), jnp.nan)}
+    unit = _unit(kernel, x.z)
+    x_scaled, z_scaled = (kernel.select(each.z) / unit for each in (x, features))
+    far = jnp.diag(jnp.full(len(z_scaled), jnp.inf, z_scaled.dtype))
     to_others = jnp.min(squared_distance(z_scaled, z_scaled) + far, axis=1)
-    found = {
+    return {
         "distance": jnp.sqrt(jnp.min(squared_distance(x_scaled, z_scaled), axis=1)),
         "spacing": jnp.sqrt(jnp.median(to_others)),
     }
+
+
+def _unit(kernel: Kernel, x: Array) -> Array:
+    """Standard deviations of the columns that the kernel sees."""
+    return jnp.maximum(jnp.std(kernel.select(x), axis=0), jnp.finfo(x.dtype).tiny)
+
+
+def _neighbours(kernel: Kernel, x: Any, prior: Array) -> dict[str, Array]:
+    """Which row is near to which: by distance, by correlation if they are no points."""
+    rows, tiny = jnp.arange(len(x)), jnp.finfo(prior.dtype).tiny
     if len(x) > _MOST_PAIRED_ROWS:
-        one = jnp.ones_like(found["distance"])
-        return found | {"nearest": rows, "similarity": one, "spread": one[0]}
-    far = jnp.diag(jnp.full(len(x), jnp.inf, x.dtype))
-    nearest = jnp.argmin(squared_distance(x_scaled, x_scaled) + far, axis=1)
-    gram = kernel(x)
+        one = jnp.ones_like(prior)
+        return {"nearest": rows, "similarity": one, "spread": one[0]}
+    gram = x.k_uu(kernel)
     prior = jnp.diagonal(gram)
-    tiny = jnp.finfo(x.dtype).tiny
+    if isinstance(x, Points):
+        x_scaled = kernel.select(x.z) / _unit(kernel, x.z)
+        remote = squared_distance(x_scaled, x_scaled)
+    else:
+        scale = jnp.sqrt(jnp.maximum(prior, tiny))
+        remote = -gram / (scale[:, None] * scale)
+    far = jnp.diag(jnp.full(len(x), jnp.inf, remote.dtype))
+    nearest = jnp.argmin(remote + far, axis=1)
     both = jnp.maximum(prior[:, None] + prior, tiny)
-    return found | {
+    return {
         "nearest": nearest,
         "similarity": 2 * gram[rows, nearest] / both[rows, nearest],
         "spread": jnp.max(1 - 2 * gram / both),

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
@@ -26,12 +25,13 @@ from numpyro.handlers import Messenger
 
 from svgp_ppl.checks import require_key
 from svgp_ppl.compilation import call, partition
+from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.handlers import is_inducing, set_up, trace_of
-from svgp_ppl.latent import SparseGP
 from svgp_ppl.linalg import matmul
-from svgp_ppl.variational import is_coupled, log_weights
+from svgp_ppl.process import SparseGP
+from svgp_ppl.variational import is_coupled, log_weights, project
 from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
 
 __all__ = ["update"]
@@ -41,10 +41,10 @@ _LEAST_PRECISION = 1e-3
 
 
 class _Seen(NamedTuple):
-    """What a fit has seen of a process: its sites, at the inducing inputs z."""
+    """What a fit has seen of a process: its sites, at the inducing features z."""
 
     sites: Sites
-    z: np.ndarray
+    z: Any
 
 
 def update(key, earlier: Fit, *args, **options) -> Fit:
@@ -63,6 +63,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
             data, let z move, or leave some for them from the start.
         *args: Arguments of the model: the new data, in whatever number.
         **options: Options of ``gp.fit``, and keyword arguments of the model.
+
+    Inducing features that are no functionals of f, such as ``features.Fourier``, have
+    to stay what they are: without arrays among their values.
 
     Returns:
         A fit of the same model and guide. Its losses are those of the bound above,
@@ -117,9 +120,10 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
             if is_inducing(site):
                 process = site["infer"]["inducing"]["process"]
                 _require_gaussian(name, site["value"])
-                qv = moments([site["value"]], [len(process.z)])
+                _require_known_features(name, process.features)
+                qv = moments([site["value"]], [len(process.features)])
                 prior = Prior(process.inducing_mean, process.scale_tril)
-                found[name] = (qv, prior, process.z)
+                found[name] = (qv, prior, process.features)
         return found
 
     made_of = ("what a fit has seen", model, guide, static)
@@ -140,6 +144,17 @@ def _require_gaussian(name: str, qv: Any) -> None:
         )
 
 
+def _require_known_features(name: str, features: Any) -> None:
+    if isinstance(features, LinearFunctional) or not jax.tree.leaves(features):
+        return
+    raise ValueError(
+        f"update cannot go on with process '{name}': of its features, "
+        f"{type(features).__name__}, only k_uu and k_uf are known, and they may have "
+        "moved, since they are no pytree without arrays. Use a LinearFunctional "
+        "(Points, Derivative, Integral) or Fourier, or features of that kind."
+    )
+
+
 def _with_seen(model: Callable, seen: Mapping[str, _Seen]) -> Callable:
     """The model with E log t(f(z_before)) of each process as a factor."""
 
@@ -155,15 +170,29 @@ def _with_seen(model: Callable, seen: Mapping[str, _Seen]) -> Callable:
 
 
 def _expectation(seen: _Seen, process: SparseGP) -> jax.Array:
-    dtype = process.z.dtype
-    mean, covariance = process(jnp.asarray(seen.z, dtype)).joint()
-    mean = jnp.reshape(mean.T, (-1, len(seen.z)))  # [P, M]
-    size, outputs = len(seen.z), len(mean)
-    covariance = jnp.reshape(covariance, (size, outputs, size, outputs))
-    covariance = jnp.einsum("mpnp->pmn", covariance)
+    dtype = process.scale_tril.dtype
+    mean, covariance = _moments_at(seen.z, process)
     h, data = (jnp.asarray(a, dtype) for a in seen.sites[:2])
     rest = data - jnp.einsum("brm,bm->br", h, mean)
     return -0.5 * (jnp.sum(jnp.square(rest)) + jnp.sum(matmul(h, covariance) * h))
+
+
+def _moments_at(features: Any, process: SparseGP) -> tuple[jax.Array, jax.Array]:
+    """Mean [P, M] and covariance [P, M, M] of the features' u under the new q."""
+    size = len(features)
+    if not isinstance(features, LinearFunctional):
+        # They have not moved: u = L v.
+        projected = project(process.qv, process.scale_tril.T)
+        if projected.factor is None:
+            return projected.mean, jnp.zeros((*projected.mean.shape, size))
+        across = jnp.swapaxes(projected.factor, -1, -2)
+        return projected.mean, matmul(across, projected.factor)
+    dtype = process.scale_tril.dtype
+    features = jax.tree.map(lambda a: jnp.asarray(a, dtype), features)
+    mean, covariance = process(features).joint()
+    mean = jnp.reshape(mean.T, (-1, size))
+    covariance = jnp.reshape(covariance, (size, len(mean), size, len(mean)))
+    return mean, jnp.einsum("mpnp->pmn", covariance)
 
 
 class _Processes(Messenger):

@@ -2,7 +2,9 @@
 
 import abc
 from dataclasses import dataclass
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
@@ -102,6 +104,37 @@ class Matern(Stationary):
         return self._correlation_at(linalg.safe_sqrt(squared_distance))
 
 
+# As functions of s = r², whose slopes at s = 0 would be lost in the root: they are the
+# variances of derivatives, ∂²k(x, x') / ∂x ∂x' = −2 ρ'(0) σ²/ℓ² at x = x'.
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _once(rate: float, s: Array) -> Array:
+    """(1 + c r) exp(−c r), with the slope −c²/2 exp(−c r)."""
+    scaled = rate * linalg.safe_sqrt(s)
+    return (1.0 + scaled) * jnp.exp(-scaled)
+
+
+@_once.defjvp
+def _(rate, primals, tangents):
+    (s,), (ds,) = primals, tangents
+    slope = -0.5 * rate**2 * jnp.exp(-rate * linalg.safe_sqrt(s))
+    return _once(rate, s), slope * ds
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _twice(rate: float, s: Array) -> Array:
+    """(1 + c r + c²r²/3) exp(−c r), with the slope −c²/6 (1 + c r) exp(−c r)."""
+    scaled = rate * linalg.safe_sqrt(s)
+    return (1.0 + scaled + scaled * scaled / 3.0) * jnp.exp(-scaled)
+
+
+@_twice.defjvp
+def _(rate, primals, tangents):
+    (s,), (ds,) = primals, tangents
+    return _twice(rate, s), -(rate**2) / 6.0 * _once(rate, s) * ds
+
+
 @register_dataclass
 @dataclass(frozen=True)
 class Matern12(Matern):
@@ -126,6 +159,9 @@ class Matern32(Matern):
         (20, 5)
     """
 
+    def _correlation(self, squared_distance: Array) -> Array:
+        return _once(3**0.5, squared_distance)
+
     def _correlation_at(self, distance: Array) -> Array:
         scaled = 3**0.5 * distance
         return (1.0 + scaled) * jnp.exp(-scaled)
@@ -140,6 +176,9 @@ class Matern52(Matern):
         >>> gp.kernels.Matern52(1.0, jnp.array([0.5]))(x, z).shape
         (20, 5)
     """
+
+    def _correlation(self, squared_distance: Array) -> Array:
+        return _twice(5**0.5, squared_distance)
 
     def _correlation_at(self, distance: Array) -> Array:
         scaled = 5**0.5 * distance
@@ -175,7 +214,7 @@ class Periodic(Kernel):
         period = per_column("period", self.period, width)
         lengthscale = per_column("lengthscale", base.lengthscale, width)
         sine = jnp.sin(jnp.pi * pairs.difference() / period) / lengthscale
-        if isinstance(base, Matern):
+        if isinstance(base, Matern) and width > 1:
             correlation = base._correlation_at(jnp.sum(jnp.abs(sine), axis=-1))
         else:
             correlation = base._correlation(jnp.sum(jnp.square(sine), axis=-1))

@@ -9,6 +9,9 @@ values in place of terms. Two ways to draw it, without the mean m(x):
                       drawn become further whitened values, their inputs further z.
 ``FeaturePath``  a prior draw from random features, corrected to pass through u
                       (Matheron's rule: Wilson et al. 2020, eq. 13).
+
+z stands for inducing features, of which points are one kind, and x for a functional
+ℒ of f, the value at points among them.
 """
 
 from typing import Any, ClassVar
@@ -19,6 +22,7 @@ import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
 
+from svgp_ppl.features import LinearFunctional, Points, covariance
 from svgp_ppl.kernels.features import random_features, white_variance
 from svgp_ppl.linalg import (
     cholesky,
@@ -60,12 +64,12 @@ class SamplePath(dist.Distribution):
         self._known: list[tuple[Any, Array]] = []
         super().__init__((), jnp.shape(value))
 
-    def at(self, process, x: Float[Array, "N D"], source) -> Float[Array, "P N"]:
+    def at(self, process, x: LinearFunctional, source) -> Float[Array, "P N"]:
         """Values at x without the mean, one row for each output.
 
         Args:
             process: The ``SparseGP`` whose q(v) this is.
-            x: Inputs.
+            x: Inputs, or another functional.
             source: The caller's own object: its identity tells that inputs are the
                 same.
         """
@@ -106,14 +110,15 @@ class ExactPath:
     def __init__(self, key, value):
         self.key = key
         self.v: Any = _outputs_first(value)
-        self.z: Any = None
+        self.known: list[Any] = []  # the features, then the x of earlier calls
         self.scale_tril: Any = None
 
-    def __call__(self, process, x: Float[Array, "N D"]) -> Float[Array, "P N"]:
+    def __call__(self, process, x: LinearFunctional) -> Float[Array, "P N"]:
         """Values at x without the mean, one row for each output."""
-        if self.z is None:
-            self.z, self.scale_tril = process.z, process.scale_tril
-        rows = len(self.z) + len(x)
+        if not self.known:
+            self.known, self.scale_tril = [process.features], process.scale_tril
+        known = len(self.scale_tril)
+        rows = known + len(x)
         if rows > EXACT_LIMIT:
             raise ValueError(
                 f"an exact draw of process '{process.name}' would factorise a matrix "
@@ -124,14 +129,15 @@ class ExactPath:
         self.key, key = random.split(self.key)
         kernel, dtype = process.kernel, self.scale_tril.dtype
         jitter = _default_jitter(kernel, x)
-        a = solve_lower(self.scale_tril, kernel(self.z, x))
-        root = cholesky(kernel(x) - matmul(a.T, a), jitter)
+        cross = jnp.concatenate([covariance(kernel, old, x) for old in self.known])
+        a = solve_lower(self.scale_tril, cross)
+        root = cholesky(x.k_uu(kernel) - matmul(a.T, a), jitter)
         noise = random.normal(key, (len(self.v), len(x)), dtype)
         share = jitter * solve_lower_transposed(root, noise.T)
         values = matmul(self.v, a) + matmul(noise, root.T) - share.T
-        above = jnp.zeros((len(self.z), len(x)), dtype)
+        above = jnp.zeros((known, len(x)), dtype)
         self.scale_tril = jnp.block([[self.scale_tril, above], [a.T, root]])
-        self.z = jnp.concatenate([self.z, x])
+        self.known.append(x)
         self.v = jnp.concatenate([self.v, noise], axis=1)
         return values
 
@@ -153,8 +159,8 @@ class FeaturePath:
     Args:
         key: Random key of the function.
         value: v, [M] or [P, M].
-        jitter: Absolute amount on the diagonal of k(z, z) with which L was formed; None
-            for the default.
+        jitter: Absolute amount on the diagonal of k(z, z) with which L was formed, a
+            number or [M]; None for the default.
         num_features: Number of features.
     """
 
@@ -166,35 +172,42 @@ class FeaturePath:
         self.weights: Any = None  # w, [F, P]
         self.correction: Any = None  # L⁻ᵀ (v − L⁻¹ (g(z) + √jitter e)), [M, P]
 
-    def __call__(self, process, x: Float[Array, "N D"]) -> Float[Array, "P N"]:
+    def __call__(self, process, x: LinearFunctional) -> Float[Array, "P N"]:
         """Values at x without the mean, one row for each output."""
         if self.weights is None:
             self._begin(process)
 
         def smooth(rows):
             prior = matmul(self.features(rows), self.weights)
-            return prior + matmul(process.kernel(rows, process.z), self.correction)
+            k = process.features.k_uf(process.kernel, rows)
+            return prior + matmul(k.T, self.correction)
 
-        values = _in_rows(smooth, x)
-        white = white_variance(process.kernel, x)
+        values = x.of(lambda rows: _in_rows(smooth, rows).T)
+        white = _white_variance(process.kernel, x)
         if white is not None:
-            values = values + safe_sqrt(white)[:, None] * self._noise(values.shape)
-        return values.T
+            values = values + safe_sqrt(white) * self._noise(values.shape)
+        return values
 
     def _begin(self, process) -> None:
-        z, kernel = process.z, process.kernel
+        z, kernel, dtype = process.features, process.kernel, process.scale_tril.dtype
+        if not isinstance(z, LinearFunctional):
+            raise ValueError(
+                f"process '{process.name}' is represented by {type(z).__name__}, of "
+                'which a random function has no values: use method="exact".'
+            )
+        width = z.of(lambda x: jnp.zeros((x.shape[1], len(x)), dtype)).shape[0]
         self.features = random_features(
-            kernel, self.key_features, z.shape[1], self.num_features, z.dtype
+            kernel, self.key_features, width, self.num_features, dtype
         )
-        at_z = self.features(z)
-        shape = (at_z.shape[1], len(self.v))
-        self.weights = random.normal(self.key_weights, shape, z.dtype)
+        at_z = z.of(lambda x: self.features(x).T)  # [F, M]
+        shape = (len(at_z), len(self.v))
+        self.weights = random.normal(self.key_weights, shape, dtype)
         jitter = _default_jitter(kernel, z) if self.jitter is None else self.jitter
-        variance = jnp.full(len(z), jitter, z.dtype)
-        white = white_variance(kernel, z)
+        variance = jnp.broadcast_to(jnp.asarray(jitter, dtype), (len(z),))
+        white = _white_variance(kernel, z)
         variance = variance if white is None else variance + white
         noise = self._noise((len(z), len(self.v)))
-        prior = matmul(at_z, self.weights) + safe_sqrt(variance)[:, None] * noise
+        prior = matmul(at_z.T, self.weights) + safe_sqrt(variance)[:, None] * noise
         rest = self.v.T - solve_lower(process.scale_tril, prior)
         self.correction = solve_lower_transposed(process.scale_tril, rest)
 
@@ -207,9 +220,15 @@ def _outputs_first(value) -> Float[Array, "P M"]:
     return jnp.atleast_2d(jnp.asarray(value, jnp.result_type(value, float)))
 
 
-def _default_jitter(kernel, x: Array) -> Array:
+def _default_jitter(kernel, x: LinearFunctional) -> Array:
     """What ``linalg.cholesky`` adds to the diagonal of k(x, x)."""
-    return default_jitter(x.dtype) * jnp.mean(kernel.diagonal(x))
+    variances = x.variance(kernel)
+    return default_jitter(variances.dtype) * jnp.mean(variances)
+
+
+def _white_variance(kernel, x: LinearFunctional) -> Array | None:
+    """Of white noise, which has neither derivatives nor any share in an integral."""
+    return white_variance(kernel, x.z) if isinstance(x, Points) else None
 
 
 def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:

@@ -1,0 +1,89 @@
+"""What stands where a model writes z or x: arrays, inducing features, functionals."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from svgp_ppl.checks import checked_inputs
+from svgp_ppl.features.interface import (
+    InducingFeatures,
+    LinearFunctional,
+    default_jitter_of,
+)
+from svgp_ppl.features.points import Points
+from svgp_ppl.kernels import Kernel
+
+__all__ = ["as_features", "as_functional", "jitter_of"]
+
+
+def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
+    """The inducing features of a process; an array [M, D] is :class:`Points`.
+
+    Args:
+        z: What ``sparse_gp`` was given.
+        kernel: Covariance function of the process.
+        name: Its name, for error messages.
+
+    Raises:
+        ValueError: It is no finite, non-empty [M, D], no features, or the features do
+            not exist for this kernel.
+    """
+    if isinstance(z, LinearFunctional):
+        what = f"the inducing features of process '{name}'"
+        features = z.checked(what)
+        features.require_kernel(kernel, what)
+        return features
+    if isinstance(z, InducingFeatures):
+        if isinstance(z, type):
+            raise ValueError(
+                f"the inducing features of process '{name}' are the class "
+                f"{z.__name__}. An object of it is made first: {z.__name__}(...)."
+            )
+        return z
+    return Points(checked_inputs(z, f"the inducing inputs z of process '{name}'"))
+
+
+def as_functional(x: Any, process: Any) -> LinearFunctional:
+    """What a process is seen at; an array [N, D] is :class:`Points`.
+
+    Args:
+        x: What the process was called with.
+        process: The ``SparseGP``.
+
+    Raises:
+        ValueError: It is no finite, non-empty [N, D] with the width of z; it is no
+            linear functional, or does not exist for the kernel of the process.
+    """
+    what = f"the inputs of process '{process.name}'"
+    like = process.features
+    if isinstance(x, LinearFunctional):
+        functional = x.checked(what)
+        functional.require_kernel(process.kernel, what)
+        return functional
+    if isinstance(x, InducingFeatures):
+        raise ValueError(
+            f"{what} are {type(x).__name__}, which represent a process and are no "
+            "data: a process is seen at inputs [N, D], Derivative, Integral or another "
+            "LinearFunctional."
+        )
+    z = like.z if isinstance(like, Points) else None
+    return Points(checked_inputs(x, what, z))
+
+
+def jitter_of(
+    features: InducingFeatures, gram: Array, jitter: float | Array | None
+) -> Any:
+    """What goes to ``linalg.factorised`` with k_uu; None for its default.
+
+    That is relative to the mean variance. Features of other kinds differ in scale:
+    theirs is relative to each variance.
+    """
+    if jitter is not None or isinstance(features, Points):
+        return jitter
+    if np.shape(gram) != (len(features), len(features)):
+        raise ValueError(
+            f"k_uu of {type(features).__name__} must have shape [M, M] with M = "
+            f"{len(features)}, its length, and has {np.shape(gram)}."
+        )
+    return default_jitter_of(gram)
