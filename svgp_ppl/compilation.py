@@ -1,7 +1,7 @@
 """Programs: compiled once for what they are made of, and found again.
 
-``jax.jit`` finds a program by the function object. A closure made anew at every call
-is compiled anew at every call, and what it closes over lives as long as the program.
+``jax.jit`` finds a program by the function object: a closure made at every call is
+compiled at every call, and what it closes over lives as long as the program.
 Here a program is found in two ways, and keeps neither a model nor data alive:
 
 1. by what its caller says that it is made of (a model, a guide, a sampler, options),
@@ -82,7 +82,7 @@ class Program(NamedTuple):
 
     Attributes:
         found: What is remembered of it.
-        seconds: How long it took to find, tracing and compilation included.
+        seconds: How long it took to find (and to trace and compile).
     """
 
     found: _Found
@@ -90,19 +90,19 @@ class Program(NamedTuple):
 
     def __call__(self, *args) -> Any:
         """What the function returns."""
+        return self.bound(*args)()
+
+    def bound(self, *args) -> Callable[[], Any]:
+        """The call, its arguments arrays made in this thread, with its settings."""
         flat = [_as_array(leaf) for leaf in jax.tree.leaves(args)]
-        found = self.found
-        return found.out_tree.unflatten(found.executable(found.constants, flat))
+        run, constants, out_tree = self.found
+        return lambda: out_tree.unflatten(run(constants, flat))
 
 
 def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Any:
     """``function(*args)``, compiled at most once; inside of a trace, part of it.
 
-    Args:
-        function: Of arrays and trees of arrays.
-        made_of: What determines the function, beside the shapes of its arguments.
-        *args: Its arguments.
-        runs_once: As for :func:`find`.
+    The arguments are those of :func:`find`.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
         return function(*args)

@@ -1,15 +1,17 @@
-"""Many chains of any sampler, vectorised, in blocks that can be seen and interrupted.
+"""Many chains of any sampler, in blocks that can be seen and interrupted.
 
 A sampler is a handful of pure functions on one chain (``mcmc.sampler``);
-``mcmc.phases`` vectorises them over chains and compiles each phase once. Here is the
-loop of the host, which keeps what is worth keeping (positions of the sampling phase,
-scalar statistics), can stop after every block, and go on in another process.
+``mcmc.phases`` compiles each phase once, of one chain or of all of them vectorised.
+Here is the loop of the host, which keeps what is worth keeping (positions of the
+sampling phase, scalar statistics), can stop after every block, and go on in another
+process.
 """
 
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
+from svgp_ppl.mcmc.chain_method import ChainMethod, chain_method_of, side_by_side
 from svgp_ppl.mcmc.checkpoints import Reached, Rows, RunFile, facts_of
-from svgp_ppl.mcmc.phases import Carry, Given, Phase, Phases, Start
+from svgp_ppl.mcmc.phases import Carry, Given, Phase, Phases, Start, joined
 from svgp_ppl.mcmc.sampler import HostAdaptation, HostAdapted, Sampler
 from svgp_ppl.progress import progress_bar
 
@@ -69,6 +72,7 @@ def run_chains(
     data: PyTree = None,
     progress: bool = True,
     block_size: int | None = None,
+    chain_method: ChainMethod | None = None,
     made_of: tuple | None = None,
     checkpoint: str | os.PathLike | RunFile | None = None,
 ) -> Chains:
@@ -95,6 +99,7 @@ def run_chains(
         progress: Whether to show a bar for each phase.
         block_size: Steps between two updates of the bar; a thirtieth of the phase if
             None. A warm-up that the host adapts has its rounds as blocks.
+        chain_method: As for ``gp.sample``.
         made_of: What determines ``logdensity_fn`` beside ``data``, for a function that
             is made anew at every call; the function itself if None.
         checkpoint: File for the run so far, about every half minute (less often where
@@ -125,7 +130,8 @@ def run_chains(
     positions = jax.tree.map(jnp.asarray, positions)
     num_chains = _check_sizes(positions, num_warmup, num_samples, block_size)
     made_of = (logdensity_fn if made_of is None else made_of, sampler)
-    phases = Phases(logdensity_fn, sampler, made_of)
+    method = chain_method_of(chain_method, sampler, (positions, data))
+    phases = Phases(logdensity_fn, sampler, made_of, method == "parallel")
     start = phases.start(key, positions, data, num_warmup)
     logdensity = np.asarray(start.logdensity)
     _check_start(logdensity)
@@ -167,9 +173,10 @@ class _Run:
         self.num_steps = {"warmup": num_warmup, "sample": num_samples}
         self.rows = {phase: Rows(number) for phase, number in self.num_steps.items()}
         # Also what a program is given of the phase that it is not in.
-        self.fresh = Carry(start.warmup, *phases.finish(start.warmup))
+        self.fresh = [Carry(w, *phases.finish(w)) for w in start.warmup]
         seconds = {"warmup": 0.0, "sample": 0.0}
-        self.reached = Reached("warmup", 0, start.warmup, None, 0, seconds)
+        none = (None,) * len(start.warmup)
+        self.reached = Reached("warmup", 0, start.warmup, none, 0, seconds)
         self.compiling = 0.0
 
     def resume(self, file: RunFile, facts: dict[str, Any]) -> None:
@@ -197,11 +204,16 @@ class _Run:
         if self.reached.phase == "warmup":
             size = block_size if self.host is None else self.host.round_length
             self._take("warmup", size, file, progress)
-            state, tuned = self.phases.finish(self.reached.carry)
+            states, tuned = self._finished()
             self.reached = self.reached._replace(
-                phase="sample", done=0, carry=state, tuned=tuned
+                phase="sample", done=0, carry=states, tuned=tuned
             )
         self._take("sample", block_size, file, progress)
+
+    def _finished(self) -> tuple[tuple, tuple]:
+        """States and tuning with which the sampling phase starts, by group."""
+        states, tuned = zip(*map(self.phases.finish, self.reached.carry))
+        return states, tuned
 
     def _take(
         self,
@@ -219,34 +231,33 @@ class _Run:
         bar = progress_bar(num_steps - first, name, progress)
         bar.set_postfix_str("compiling")
         room = max(size, _MOST_STEPS)  # one program for blocks of any length
-        program = self.phases.block(phase, room, self._given(phase, first, 0, room))
+        example = self._given(phase, first, 0, room)[0]
+        program = self.phases.block(phase, room, example)
         self.compiling += program.seconds
         bar.reset()
-        # No longer than the interval of the checkpoint, once it is known how long
-        # a step takes.
-        longest = size if file is None else 1
-        while (done := self.reached.done) < num_steps:
-            began = time.perf_counter()
-            count = min(size - done % size, num_steps - done, longest)
-            carry, (draws, info) = program(self._given(phase, done, count, room))
-            self._move(phase, size, count, carry, draws, info, began)
-            # The bar moves last: an interrupt then loses no block.
-            if file is not None:
-                longest = file.steps_between(count, time.perf_counter() - began)
-                if file.is_due():
-                    file.save(self.reached, self.rows, self.compiling)
-            stats = self.rows[phase].between(0, done + count)["stats"]
-            bar.set_postfix_str(_words(stats, count))
-            bar.update(count)
+        with side_by_side(len(self.fresh)) as run:
+            # No longer than the interval of the checkpoint, once it is known how long
+            # a step takes.
+            longest = size if file is None else 1
+            while (done := self.reached.done) < num_steps:
+                began = time.perf_counter()
+                count = min(size - done % size, num_steps - done, longest)
+                given = self._given(phase, done, count, room)
+                results = run([partial(_called, program.bound(one)) for one in given])
+                self._move(phase, size, count, results, began)
+                # The bar moves last: an interrupt then loses no block.
+                if file is not None:
+                    longest = file.steps_between(count, time.perf_counter() - began)
+                    if file.is_due():
+                        file.save(self.reached, self.rows, self.compiling)
+                stats = self.rows[phase].between(0, done + count)["stats"]
+                bar.set_postfix_str(_words(stats, count))
+                bar.update(count)
         bar.close()
 
-    def _given(self, phase: Phase, first: int, count: int, room: int) -> Given:
-        """Arguments of a block of steps, with room for so many."""
+    def _given(self, phase: Phase, first: int, count: int, room: int) -> list[Given]:
+        """Arguments of a block of steps by group, with room for so many."""
         is_warmup = phase == "warmup"
-        if is_warmup:
-            carry = self.fresh._replace(warmup=self.reached.carry)
-        else:
-            carry = Carry(self.fresh.warmup, self.reached.carry, self.reached.tuned)
 
         def rows(schedule):
             taken = np.zeros((room, *schedule.shape[1:]), schedule.dtype)
@@ -254,43 +265,46 @@ class _Run:
                 taken[:count] = schedule[first : first + count]
             return taken if self.num_steps["warmup"] else taken[:0]
 
-        return Given(
-            carry=carry,
-            keys=self.start.warmup_keys if is_warmup else self.start.sample_keys,
-            entries=jax.tree.map(rows, self.schedule),
-            first=np.int32(first),
-            count=np.int32(count),
-            is_warmup=np.bool_(is_warmup),
-            data=self.data,
-        )
+        entries = jax.tree.map(rows, self.schedule)
+        keys = self.start.warmup_keys if is_warmup else self.start.sample_keys
+        stands = zip(self.fresh, self.reached.carry, self.reached.tuned, keys)
+        return [
+            Given(
+                carry=fresh._replace(warmup=state)
+                if is_warmup
+                else Carry(fresh.warmup, state, tuned),
+                keys=key,
+                entries=entries,
+                first=np.int32(first),
+                count=np.int32(count),
+                is_warmup=np.bool_(is_warmup),
+                data=self.data,
+            )
+            for fresh, state, tuned, key in stands
+        ]
 
     def _move(
-        self,
-        phase: Phase,
-        size: int,
-        count: int,
-        carry: Carry,
-        draws,
-        info,
-        began: float,
+        self, phase: Phase, size: int, count: int, results: list, began: float
     ) -> None:
         """Keep the outputs of a block, and stand at its end."""
         done = self.reached.done + count
+        carries, outputs = zip(*results)
+        draws, info = joined(outputs, axis=1)
         outputs = {"stats": info._asdict()}
         if phase == "sample":
             outputs["draws"] = draws
-        outputs = jax.tree.map(lambda a: a[:count], jax.device_get(outputs))
         rows = self.rows[phase]
-        rows.put(done - count, outputs)
-        stands = carry.warmup if phase == "warmup" else carry.state
+        rows.put(done - count, jax.tree.map(lambda a: a[:count], outputs))
+        stands = [c.warmup if phase == "warmup" else c.state for c in carries]
         if phase == "warmup" and self.host is not None and done % size == 0:
-            stats = rows.between(done - size, done)["stats"]
-            stands = stands._replace(tuned=self.host.update(stats))
+            tuned = self.host.update(rows.between(done - size, done)["stats"])
+            groups = self.phases.groups(jax.device_get(tuned))
+            stands = [s._replace(tuned=one) for s, one in zip(stands, groups)]
         seconds = dict(self.reached.seconds)
         seconds[phase] += time.perf_counter() - began
         warmup = done if phase == "warmup" else self.reached.num_warmup_steps
         self.reached = self.reached._replace(
-            done=done, carry=stands, num_warmup_steps=warmup, seconds=seconds
+            done=done, carry=tuple(stands), num_warmup_steps=warmup, seconds=seconds
         )
 
     def interrupted(self, file: RunFile | None) -> str:
@@ -313,10 +327,10 @@ class _Run:
 
     def chains(self) -> Chains:
         """What came of it."""
-        state, tuned = self.reached.carry, self.reached.tuned
+        states, tuned = self.reached.carry, self.reached.tuned
         done = self.reached.done
         if self.reached.phase == "warmup":
-            state, tuned = self.phases.finish(state)
+            states, tuned = self._finished()
             done = 0
         kept = min(done, self.num_steps["sample"])
         outputs = self.rows["sample"].between(0, kept)
@@ -330,10 +344,16 @@ class _Run:
             warmup_seconds=self.reached.seconds["warmup"],
             compile_seconds=self.compiling,
             num_gradients=int(np.sum(stats.get("n_steps", 0))),
-            tuned=jax.device_get(tuned),
+            tuned=joined(tuned),
             warmup_stats=jax.tree.map(_chains_first, warmup.get("stats", {})),
-            position=jax.device_get(state.position),
+            position=joined([state.position for state in states]),
         )
+
+
+def _called(program: Callable[[], tuple[Carry, Any]]) -> tuple[Carry, Any]:
+    """What a block returns, its outputs on the host: in the thread that waits."""
+    carry, outputs = program()
+    return carry, jax.device_get(outputs)
 
 
 def _words(stats: dict[str, np.ndarray], count: int) -> str:

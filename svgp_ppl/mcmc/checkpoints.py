@@ -19,7 +19,7 @@ import numpy as np
 
 from svgp_ppl.checkpoints import Checkpoint, read, restored, write
 from svgp_ppl.compilation import call
-from svgp_ppl.mcmc.phases import Phase, Phases, Start
+from svgp_ppl.mcmc.phases import Phase, Phases, Start, joined
 
 __all__ = ["Reached", "Rows", "RunFile", "facts_of"]
 
@@ -68,16 +68,16 @@ class Reached(NamedTuple):
     Attributes:
         phase: The phase.
         done: Number of its steps that are done.
-        carry: State of all chains there, leaves [chains, ...].
-        tuned: What the sampler tuned; None in the warm-up.
+        carry: State by group, leaves [chains of the group, ...].
+        tuned: What the sampler tuned by group; each None in the warm-up.
         num_warmup_steps: Steps of the warm-up that are done.
         seconds: Of the steps, by phase.
     """
 
     phase: Phase
     done: int
-    carry: Any
-    tuned: Any
+    carry: tuple
+    tuned: tuple
     num_warmup_steps: int
     seconds: dict[str, float]
 
@@ -131,7 +131,7 @@ class RunFile:
             draws = enumerate(jax.tree.leaves(outputs["draws"]))
             record["draws"] = {str(i): leaf for i, leaf in draws}
             record["stats"] = outputs["stats"]
-        state = (reached.carry, reached.tuned)
+        state = joined(zip(reached.carry, reached.tuned))
         if self._file.save(partial(_write, record=record, state=state)):
             self._saved = reached
 
@@ -166,10 +166,11 @@ class RunFile:
         refusal = _REFUSED.format(path=name)
         _require_same(json.loads(record["facts"]), facts, refusal)
         phase: Phase = record["phase"]
-        fresh = (start.warmup, None)
+        fresh: list = [(warmup, None) for warmup in start.warmup]
         if phase == "sample":
-            fresh = phases.finish(start.warmup)
-        carry, tuned = _as_before(restored(stored, fresh, refusal), fresh)
+            fresh = [phases.finish(warmup) for warmup in start.warmup]
+        groups = phases.groups(restored(stored, joined(fresh), refusal))
+        carry, tuned = zip(*map(_as_before, groups, fresh))
         if record["warmup stats"]:
             rows["warmup"].put(0, {"stats": record["warmup stats"]})
         if "draws" in record:
@@ -184,7 +185,7 @@ class RunFile:
 
 
 def _write(path: Path, record: dict[str, Any], state: Any) -> None:
-    write(path, "chains", record, jax.device_get(state))
+    write(path, "chains", record, state)
 
 
 def _as_before(state: Any, fresh: Any) -> Any:

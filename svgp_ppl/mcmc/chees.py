@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import blackjax
 import jax
@@ -58,6 +58,8 @@ class ChEES:
     Example:
         >>> sampler = gp.mcmc.ChEES()
     """
+
+    tunes_together: ClassVar[bool] = True
 
     target_acceptance_rate: float = 0.651
     max_num_steps: int = 1000

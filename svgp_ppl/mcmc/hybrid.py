@@ -9,6 +9,7 @@ from jax import random
 from svgp_ppl.checks import require_arguments, require_key
 from svgp_ppl.fitting.fit import Fit, fit
 from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.mcmc.chain_method import ChainMethod
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.mcmc.sampler import Sampler
 from svgp_ppl.prediction.predict import Prediction, predict
@@ -49,6 +50,7 @@ def fit_and_sample(
     num_chains: int = 4,
     num_warmup: int = 1000,
     num_samples: int = 1000,
+    chain_method: ChainMethod | None = None,
     log_likelihood: bool = False,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
@@ -75,6 +77,7 @@ def fit_and_sample(
         num_chains: Number of chains.
         num_warmup: Steps of adaptation a chain.
         num_samples: Draws kept a chain.
+        chain_method: As for ``gp.sample``.
         log_likelihood: Whether to add the log likelihood of every draw, for LOO.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
@@ -119,6 +122,7 @@ def fit_and_sample(
         num_chains=num_chains,
         num_warmup=num_warmup,
         num_samples=num_samples,
+        chain_method=chain_method,
         init=fitted,
         log_likelihood=log_likelihood,
         coords=coords,

@@ -1,7 +1,8 @@
-"""The phases of a sampler as programs, vectorised over chains.
+"""The phases of a sampler as programs, of all chains or of each by itself.
 
 Inputs and outputs of steps are [steps, chains, ...]; a program takes as many steps as
-it is told to, so that the host can stop between any two.
+it is told to, so that the host can stop between any two. A *group* is the chains of one
+program: all of them, vectorised, or a single one.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from jaxtyping import Array
 from svgp_ppl.compilation import Program, call, find, traced_once
 from svgp_ppl.mcmc.sampler import CHAINS, Adaptive
 
-__all__ = ["Carry", "Given", "Phase", "Phases", "Start"]
+__all__ = ["Carry", "Given", "Phase", "Phases", "Start", "joined"]
 
 Phase = Literal["warmup", "sample"]
 
@@ -25,22 +26,22 @@ class Start(NamedTuple):
     """What is known before the first step.
 
     Attributes:
-        warmup: State of the warm-up, leaves [chains, ...].
+        warmup: State of the warm-up by group, leaves [chains of the group, ...].
         logdensity: At the positions, [chains].
-        warmup_keys: One a chain, [chains].
+        warmup_keys: By group, one a chain, [chains of the group].
         sample_keys: Likewise.
         schedule: Of the warm-up, leading axis of its steps.
     """
 
-    warmup: Any
+    warmup: tuple
     logdensity: Array
-    warmup_keys: Array
-    sample_keys: Array
+    warmup_keys: tuple
+    sample_keys: tuple
     schedule: Any
 
 
 class Carry(NamedTuple):
-    """Where chains stand, leaves [chains, ...].
+    """Where the chains of a group stand, leaves [chains of the group, ...].
 
     Attributes:
         warmup: State of the warm-up; it has no meaning in the sampling phase.
@@ -58,7 +59,7 @@ class Given(NamedTuple):
 
     Attributes:
         carry: Where the chains stand.
-        keys: One a chain, [chains].
+        keys: One a chain, [chains of the group].
         entries: Rows of the schedule, [steps of a block at most, ...]; of no length
             where there is no warm-up.
         first: Number of the first step.
@@ -83,11 +84,14 @@ class Phases:
         logdensity_fn: Of a position, the data and perhaps the key of a minibatch.
         sampler: The sampler.
         made_of: What determines both, beside the data.
+        by_chain: Whether each chain is a group of its own; one of all otherwise.
     """
 
-    def __init__(self, logdensity_fn: Callable, sampler: Any, made_of: tuple):
+    def __init__(
+        self, logdensity_fn: Callable, sampler: Any, made_of: tuple, by_chain: bool
+    ):
         self.logdensity_fn, self.sampler = logdensity_fn, sampler
-        self.made_of = made_of
+        self.made_of, self.by_chain = (by_chain, *made_of), by_chain
 
     def of_position(self, data: Any) -> Callable:
         """Log density of a position, or of a position and the key of a minibatch."""
@@ -115,13 +119,24 @@ class Phases:
             schedule = self.sampler.schedule(num_warmup) if num_warmup else jnp.zeros(0)
             warmup_keys = jax.random.split(key_warmup, num_chains)
             sample_keys = jax.random.split(key_sample, num_chains)
-            return Start(warmup, value, warmup_keys, sample_keys, schedule)
+            keys = self.groups(warmup_keys), self.groups(sample_keys)
+            return Start(self.groups(warmup), value, *keys, schedule)
 
         made_of = ("start of chains", num_warmup, *self.made_of)
         return call(run, made_of, key, positions, data, runs_once=True)
 
+    def groups(self, tree: Any) -> tuple:
+        """Leaves [chains, ...] by group."""
+        if not self.by_chain:
+            return (tree,)
+        num_chains = len(jax.tree.leaves(tree)[0])
+        return tuple(
+            jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], tree)
+            for i in range(num_chains)
+        )
+
     def finish(self, warmup) -> tuple[Any, Any]:
-        """State and tuned parameters of every chain, for the sampling phase."""
+        """State and tuned parameters of a group, for the sampling phase."""
         run = jax.vmap(self.sampler.finish)
         return call(run, ("finish", self.sampler), warmup, runs_once=True)
 
@@ -186,10 +201,21 @@ class Phases:
             both = jax.lax.cond(given.is_warmup, adapted, lambda: (warmup, tuned))
             return Carry(both[0], state, both[1]), output
 
-        axes = (0, 0, None)
         entry = jax.tree.map(lambda a: a[i], given.entries) if which != "sample" else ()
-        all_chains = jax.vmap(one_chain, axes, axis_name=CHAINS)
+        if self.by_chain:  # not under vmap: a branch stays a branch
+            key, carry = jax.tree.map(lambda a: a[0], (given.keys, carry))
+            result = one_chain(key, carry, entry)
+            return jax.tree.map(lambda a: jnp.asarray(a)[None], result)
+        all_chains = jax.vmap(one_chain, (0, 0, None), axis_name=CHAINS)
         return all_chains(given.keys, carry, entry)
+
+
+def joined(groups: Any, axis: int = 0) -> Any:
+    """Trees of groups as one of NumPy's arrays, with all chains on an axis."""
+    first, *others = jax.device_get(list(groups))
+    if not others:
+        return first
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), first, *others)
 
 
 def _now(sampler: Any, carry: Carry, is_warmup) -> Carry:

@@ -12,6 +12,7 @@ from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.mcmc.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
 from svgp_ppl.mcmc.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import (
@@ -36,6 +37,7 @@ def sample(
     num_chains: int = 4,
     num_warmup: int = 1000,
     num_samples: int = 1000,
+    chain_method: ChainMethod | None = None,
     num_noise_draws: int = 1,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
     coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
@@ -58,9 +60,15 @@ def sample(
             ``svgp_ppl.mcmc.SGHMC()`` or ``SGLD()``, whose stochastic gradients need it.
         *args: Arguments of the model, data included.
         sampler: ``svgp_ppl.mcmc.NUTS()`` if None.
-        num_chains: Number of chains, run side by side in one compiled program.
+        num_chains: Number of chains.
         num_warmup: Steps of adaptation per chain, not kept.
         num_samples: Draws kept per chain.
+        chain_method: ``"parallel"``: one program for a chain, run for several chains at
+            once in threads, as many as there are cores. ``"vectorized"``: one program
+            for all chains. None is ``"parallel"`` on a CPU, except for samplers that
+            tune on all chains together (``ChEES``, ``SGHMC``, ``SGLD``), and
+            ``"vectorized"`` on accelerators and for data on several devices. The draws
+            of both are the same up to rounding.
         num_noise_draws: Number S of draws of the fixed noise: what the model draws
             besides its sample sites (the layers of a deep model, nodes of
             ``MonteCarlo``). The log likelihood is averaged over them. They stay the
@@ -121,6 +129,7 @@ def sample(
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
     guide, params = (None, {}) if init is None else guide_and_params(init)
+    method = chain_method_of(chain_method, sampler, (args, kwargs, params))
     choice = _choice(coordinates, sampler, guide)
     biased = isinstance(sampler, StochasticGradient)
     target = Target(
@@ -135,11 +144,17 @@ def sample(
     )
     axes = target.axes(coords, dims)
     start = _start(key_start, choice, guide, params, target, num_chains)
-    options = {**counts, "progress": progress, "checkpoint": file}
+    options = {
+        **counts,
+        "chain_method": method,
+        "progress": progress,
+        "checkpoint": file,
+    }
     chains = _run(key_chains, target, start, sampler, options)
     attrs = {
         "num_warmup": counts["num_warmup"],
         "init": "none" if guide is None else "fit",
+        "chain_method": method,
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
         **({"bias": "stochastic gradients"} if biased else {}),
     }

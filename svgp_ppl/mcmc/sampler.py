@@ -14,6 +14,7 @@ __all__ = [
     "Sampler",
     "StepsThenAdapts",
     "StochasticGradient",
+    "TunesTogether",
     "require_numbers",
 ]
 
@@ -35,7 +36,6 @@ class Sampler(Protocol):
 
     All chains follow one schedule, so a ``lax.cond`` on its entries stays a branch when
     the chains are vectorised, and rare expensive work costs nothing at other steps.
-    The vectorised axis is named :data:`CHAINS`: ``jax.lax.all_gather`` sees all chains.
     """
 
     def init(self, key: Any, position: Any, logdensity_fn: Callable) -> Any:
@@ -119,6 +119,16 @@ class StochasticGradient(Sampler, Protocol):
     """
 
     takes_minibatches: ClassVar[bool]
+
+
+@runtime_checkable
+class TunesTogether(Protocol):
+    """A sampler that tunes on all chains at once, which therefore are vectorised.
+
+    Their axis is named :data:`CHAINS`: ``jax.lax.all_gather`` sees all chains.
+    """
+
+    tunes_together: ClassVar[bool]
 
 
 class StepsThenAdapts:

@@ -44,6 +44,7 @@ class _Dynamics(abc.ABC):
     """What both have in common: everything but the step and what it carries along."""
 
     takes_minibatches: ClassVar[bool] = True
+    tunes_together: ClassVar[bool] = True
     num_rounds: int
 
     @abc.abstractmethod
