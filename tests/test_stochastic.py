@@ -164,7 +164,7 @@ def test_all_rows_are_the_model_without_minibatches(precision):
     rtol = 1e-5 if precision == 32 else 1e-12
     np.testing.assert_allclose(ours, other, rtol=rtol)
     np.testing.assert_allclose(flat(ours_gradient), flat(gradient), rtol=10 * rtol)
-    np.testing.assert_array_equal(target.observed["y"], COUNTS_Y)
+    np.testing.assert_array_equal(target.observed["y"].values, COUNTS_Y)
 
 
 # ------------------------------------------------------------------ right posteriors
