@@ -341,6 +341,17 @@ def test_dependencies_are_declared_and_used():
     assert installed <= declared() | declared("test")
 
 
+def test_lowest_versions_are_those_that_are_tested():
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = dict(line.split(">=") for line in lines["dependencies"])
+    tested = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in tested if not line.startswith("#"))
+    assert bounds.keys() <= tested.keys()
+    for name, bound in bounds.items():
+        rest = f"{tested[name]}.".removeprefix(f"{bound}.")
+        assert not rest.strip("0."), f"{name}>={bound} is tested at {tested[name]}"
+
+
 # -------------------------------------------------------------------------- names
 
 
