@@ -118,7 +118,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--samples",
         type=_positive,
         default=1000,
-        help="draws a chain, after 300 steps of warm-up (%(default)s)",
+        help="draws per chain, after 300 steps of warm-up (%(default)s)",
     )
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--m", type=_positive, default=30, help="inducing inputs (%(default)s)")

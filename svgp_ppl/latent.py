@@ -53,10 +53,8 @@ class Latent:
     Example:
         >>> def model(x, y=None):
         ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
-        ...     change = f(x + 0.1) - f(x)
-        ...     numpyro.deterministic("mean", change.mean)
-        ...     with numpyro.plate("data", len(x)):
-        ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), 10.0 * change, obs=y)
+        ...     slope = 10.0 * (f(x + 0.1) - f(x))
+        ...     gp.observe("y", gp.likelihoods.Gaussian(0.1), slope, obs=y)
     """
 
     terms: tuple[Terms, ...]
@@ -309,9 +307,7 @@ def stack(latents: Sequence[Latent]) -> Latent:
         ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
         ...     g = gp.sparse_gp("g", gp.kernels.RBF(0.5, 2.0), z)
         ...     both = gp.stack([f(x), g(x)])
-        ...     likelihood = gp.likelihoods.HeteroscedasticGaussian()
-        ...     with numpyro.plate("data", len(x)):
-        ...         gp.observe("y", likelihood, both, obs=y)
+        ...     gp.observe("y", gp.likelihoods.HeteroscedasticGaussian(), both, obs=y)
     """
     latents = list(latents)
     sizes = {latent.num_data for latent in latents}

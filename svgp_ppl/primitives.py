@@ -249,10 +249,11 @@ def _require_roles(name, likelihood, latent, method) -> None:
 def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     """A draw of the latent at each datum, as input of the next layer, [N, Q].
 
-    f_n = E f_n + √Var f_n ε_n with one standard normal a datum and component (Salimbeni
-    & Deisenroth 2017, eq. 15), recorded as the deterministic site ``name``. ε is not a
-    latent site: the conditional p(f|u) cancels between model and guide. Under SVI it is
-    drawn anew each step; under MCMC it stays as it is for the life of a run.
+    f_n = E f_n + √Var f_n ε_n with one standard normal per datum and component
+    (Salimbeni & Deisenroth 2017, eq. 15), recorded as the deterministic site ``name``.
+    ε is not a latent site: the conditional p(f|u) cancels between model and guide.
+    Under SVI it is drawn anew each step; under MCMC it stays as it is for the life of a
+    run.
 
     Raises:
         ValueError: The q(v) is a mixture; or there is no ``numpyro.handlers.seed``.

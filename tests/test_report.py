@@ -246,12 +246,12 @@ BAD = {
     ),
     "3 draws": (
         three_draws,
-        r"3 draws a chain are too few to judge(.|\n)*Try: num_samples=1000",
+        r"3 draws per chain are too few to judge(.|\n)*Try: num_samples=1000",
         r"never moved",
     ),
     "3 draws that are the same": (
         lambda: {"x": np.ones((4, 3))},
-        r"3 draws a chain are too few to judge",
+        r"3 draws per chain are too few to judge",
         r"never moved",
     ),
     "one chain never moved": (
@@ -532,7 +532,7 @@ BAD = {
     ),
 }
 
-# Chains that disagree are worth few draws as well; 50 draws a chain are too few.
+# Chains that disagree are worth few draws as well; 50 draws per chain are too few.
 SEVERAL = {
     "one chain elsewhere": 2,
     "trend": 2,
@@ -772,7 +772,7 @@ def test_advice_knows_the_warmup(num_warmup, words):
     posterior = run({"x": autoregressive(0.999)}, attrs={"num_warmup": num_warmup})
     disagree, few = diagnostics.report(posterior).findings
     assert f"a longer warm-up (num_warmup{words}" in disagree.try_this
-    # More than 10,000 draws a chain are not worth waiting for.
+    # More than 10,000 draws per chain are not worth waiting for.
     assert few.try_this.startswith("moves that are worth more each, before more draws:")
 
 

@@ -92,17 +92,16 @@ def fitted(data, noise: str, is_fixed: bool, options) -> dict[str, float]:
     z = gp.inducing.kmeans(np.asarray(x), options.m)
     model = model_of(noise, data.num_classes, z, options, is_fixed)
     begin = time.perf_counter()
-    with gp.linalg.single_threaded_lapack():
-        fit = gp.fit(
-            jax.random.key(0),
-            model,
-            gp.AutoGaussian(model),
-            x,
-            jnp.asarray(data.y),
-            optimizer=optax.adam(0.01),
-            num_steps=options.steps,
-            progress=False,
-        )
+    fit = gp.fit(
+        jax.random.key(0),
+        model,
+        gp.AutoGaussian(model),
+        x,
+        jnp.asarray(data.y),
+        optimizer=optax.adam(0.01),
+        num_steps=options.steps,
+        progress=False,
+    )
     seconds = time.perf_counter() - begin
     probs = np.asarray(gp.predict(model, fit, x_test, key=jax.random.key(1))["y"].probs)
     if probs.ndim == 1:

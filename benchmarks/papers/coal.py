@@ -29,7 +29,6 @@ from numpyro.distributions.transforms import ExpTransform, SoftplusTransform
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import ess, group, rhat
-from svgp_ppl.linalg import single_threaded_lapack
 
 TRANSFORMS = {"natural": None, "softplus": SoftplusTransform(), "log": ExpTransform()}
 
@@ -118,8 +117,7 @@ def main():
     )
     gains = []
     for split in options.splits:
-        with single_threaded_lapack():
-            row = compared(split, options)
+        row = compared(split, options)
         gains.append([row["mcmc"] - row[mode] for mode in TRANSFORMS])
         columns = zip(TRANSFORMS, gains[-1], strict=True)
         print(

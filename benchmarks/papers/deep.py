@@ -56,16 +56,15 @@ def fitted(data, num_layers: int, options) -> dict[str, float]:
     batch = options.batch if options.batch < len(x) else None
     model = model_of(layers, batch, options.start, options.isotropic)
     begin = time.perf_counter()
-    with gp.linalg.single_threaded_lapack():
-        fit = gp.fit(
-            jax.random.key(0),
-            model,
-            gp.AutoDeep(model),
-            x,
-            y,
-            optimizer=optax.adam(0.01),
-            num_steps=options.steps,
-        )
+    fit = gp.fit(
+        jax.random.key(0),
+        model,
+        gp.AutoDeep(model),
+        x,
+        y,
+        optimizer=optax.adam(0.01),
+        num_steps=options.steps,
+    )
     seconds = time.perf_counter() - begin
     at_test = gp.predict(model, fit, x_test, key=jax.random.key(1))["y"]
     error = jnp.sqrt(jnp.mean((at_test.mean - y_test) ** 2))

@@ -93,17 +93,16 @@ def fitted(data, num_nodes: int, options) -> dict:
     z = gp.inducing.kmeans(np.asarray(x), options.m)
     model = model_of(num_nodes, z, options)
     begin = time.perf_counter()
-    with gp.linalg.single_threaded_lapack():
-        fit = gp.fit(
-            jax.random.key(0),
-            model,
-            gp.AutoGaussian(model),
-            x,
-            y,
-            optimizer=optax.adam(optax.cosine_decay_schedule(0.01, options.steps)),
-            num_steps=options.steps,
-            progress=False,
-        )
+    fit = gp.fit(
+        jax.random.key(0),
+        model,
+        gp.AutoGaussian(model),
+        x,
+        y,
+        optimizer=optax.adam(optax.cosine_decay_schedule(0.01, options.steps)),
+        num_steps=options.steps,
+        progress=False,
+    )
     seconds = time.perf_counter() - begin
     at_test = gp.predict(model, fit, x_test)
     if num_nodes == 0:

@@ -26,7 +26,6 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import ess, group, rhat
-from svgp_ppl.linalg import single_threaded_lapack
 
 SAMPLERS = {"NUTS": gp.mcmc.NUTS(), "HMC": gp.mcmc.HMC((0.01, 0.5), (5, 30))}
 
@@ -109,8 +108,7 @@ def main():
     for m, is_ard, moves_z in product(options.m, (False, True), (False, True)):
         gains = []
         for split in options.splits:
-            with single_threaded_lapack():
-                row = compared(split, m, is_ard, moves_z, options)
+            row = compared(split, m, is_ard, moves_z, options)
             gains.append(row["mcmc"] - row["gaussian"])
             print(
                 f"{m:5d}  {'ARD' if is_ard else 'isotropic':9s}  "

@@ -25,7 +25,6 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl import diagnostics, plots
-from svgp_ppl.linalg import single_threaded_lapack
 
 SAMPLERS = {"NUTS": gp.mcmc.NUTS(), "HMC": gp.mcmc.HMC((0.003, 0.2), (10, 30))}
 
@@ -92,18 +91,17 @@ def parse(arguments=None):
 
 def fitted_and_sampled(data, z_start, options):
     """The Gaussian fit and the chains from it."""
-    with single_threaded_lapack():
-        return gp.fit_and_sample(
-            random.key(0),
-            model_of(z_start, options.flip),
-            jnp.asarray(data.x, jnp.float32),
-            jnp.asarray(data.y),
-            fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
-            sampler=SAMPLERS[options.sampler],
-            num_chains=options.chains,
-            num_warmup=options.warmup,
-            num_samples=options.samples,
-        )
+    return gp.fit_and_sample(
+        random.key(0),
+        model_of(z_start, options.flip),
+        jnp.asarray(data.x, jnp.float32),
+        jnp.asarray(data.y),
+        fit_options={"optimizer": optax.adam(0.02), "num_steps": options.steps},
+        sampler=SAMPLERS[options.sampler],
+        num_chains=options.chains,
+        num_warmup=options.warmup,
+        num_samples=options.samples,
+    )
 
 
 def compared(data, hybrid) -> dict[str, dict]:

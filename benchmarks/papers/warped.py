@@ -96,17 +96,16 @@ def fitted(data, warp: str, options) -> dict:
     y = jnp.asarray(y, jnp.float32)
     model = model_of(warp, gp.inducing.kmeans(np.asarray(x), options.m), options)
     begin = time.perf_counter()
-    with gp.linalg.single_threaded_lapack():
-        fit = gp.fit(
-            jax.random.key(0),
-            model,
-            gp.AutoGaussian(model),
-            x,
-            y,
-            optimizer=optax.adam(optax.cosine_decay_schedule(0.01, options.steps)),
-            num_steps=options.steps,
-            progress=False,
-        )
+    fit = gp.fit(
+        jax.random.key(0),
+        model,
+        gp.AutoGaussian(model),
+        x,
+        y,
+        optimizer=optax.adam(optax.cosine_decay_schedule(0.01, options.steps)),
+        num_steps=options.steps,
+        progress=False,
+    )
     seconds = time.perf_counter() - begin
     at_test = gp.predict(model, fit, x_test)["y"]
     density = np.asarray(at_test.log_prob(jnp.asarray(y_test, jnp.float32)))

@@ -18,7 +18,7 @@ class LOO(NamedTuple):
         elpd: Expected log pointwise predictive density, nats, over all data.
         standard_error: Of ``elpd``.
         num_parameters: Effective number of parameters, p_loo.
-        pointwise: The terms of ``elpd``, one a datum, [N].
+        pointwise: The terms of ``elpd``, one per datum, [N].
         pareto_k: Shape of the tail of the weights of each datum, [N]; above ``good_k``
             the term cannot be trusted. −∞ where all weights are equal.
         good_k: min(1 − 1/log₁₀ S, 0.7) for S draws (Vehtari et al. 2024).
@@ -39,7 +39,7 @@ class WAIC(NamedTuple):
         elpd: Expected log pointwise predictive density, nats, over all data.
         standard_error: Of ``elpd``.
         num_parameters: Effective number of parameters, p_waic.
-        pointwise: The terms of ``elpd``, one a datum, [N].
+        pointwise: The terms of ``elpd``, one per datum, [N].
     """
 
     elpd: float

@@ -72,7 +72,7 @@ def too_few_draws(run: Run) -> list[Finding]:
         return []
     return [
         Finding(
-            f"{run.num_draws} draws a chain are too few to judge: R-hat and ESS are "
+            f"{run.num_draws} draws per chain are too few to judge: R-hat and ESS are "
             f"undefined below {_FEWEST_DRAWS}, and mean something from a few hundred.",
             "num_samples=1000.",
         )
@@ -169,7 +169,7 @@ def disagreeing_chains(run: Run) -> list[Finding]:
         options = any_of(
             "a look at the chains (gp.plots.psrf, arviz.plot_trace), which may sit in "
             "different modes, as under sign or label symmetries: a prior that breaks "
-            "the symmetry mends that, more draws do not",
+            "the symmetry helps, more draws do not",
             longer_warmup(run),
             better_start(run),
         )
@@ -189,7 +189,7 @@ def effective_sizes(run: Run) -> dict[str, float]:
 
 
 def few_effective_draws(run: Run, sizes: dict[str, float]) -> list[Finding]:
-    """Fewer than 100 effective draws a chain, or an undefined number."""
+    """Fewer than 100 effective draws per chain, or an undefined number."""
     wanted = _SMALLEST_ESS_OF_A_CHAIN * run.num_chains
     bad = {name: size for name, size in sizes.items() if not size >= wanted}
     if not bad:

@@ -19,7 +19,7 @@ _LEAST_SHARE = 0.5
 _MOST_UNCOVERED = 0.1
 _FAR = 2.0  # spacings of the inducing inputs, beyond which they are elsewhere
 
-# Mean residual over noise variance 0.1: half of it is lost in the bound, a datum.
+# Mean residual over noise variance 0.1: half of it is lost in the bound, per datum.
 _MOST_OPEN = 0.05
 _NATS = 1.0
 
@@ -91,9 +91,9 @@ def open_residuals(data: Data) -> list[Finding]:
             Finding(
                 f"M is too small: at site '{name}' the variance that the inducing "
                 f"values do not explain, most of it of process '{process}', costs "
-                f"{in_nats(nats)} of the bound ({nats / number:.2g} a datum); with all "
-                "data as inducing inputs it would be higher by about that, to twice as "
-                "much.",
+                f"{in_nats(nats)} of the bound ({nats / number:.2g} per datum); with "
+                "all data as inducing inputs it would be higher by about that, to "
+                "twice as much.",
                 any_of(*_more(_inputs_of(data, process))),
             )
         )

@@ -79,7 +79,7 @@ def report(posterior: Any, *args, **kwargs) -> Report:
 
     *Draws*: NaN or infinite values; too few to judge; chains that stand still, in
     everything or in some parameters; chains that are copies; R-hat above 1.01; fewer
-    than 100 effective draws a chain; importance weights that a few proposals decide;
+    than 100 effective draws per chain; importance weights that a few proposals decide;
     data whose LOO weights have heavy tails, where there is a log likelihood.
 
     *Sampler*: statistics that are NaN; divergences; Metropolis steps that are mostly

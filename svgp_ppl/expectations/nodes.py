@@ -103,7 +103,7 @@ class Trapezoid:
 
 Method = ClosedForm | GaussHermite | MonteCarlo | QuasiMonteCarlo | Trapezoid
 
-# Tensor grids of 20 nodes cost 400 evaluations a datum for two components; 10 nodes
+# Tensor grids of 20 nodes cost 400 evaluations per datum for two components; 10 nodes
 # keep three components at 1000.
 _NODES_PER_COMPONENT = {1: 20, 2: 20, 3: 10}
 # Half-width of a trapezoidal rule in standard deviations: outside of it the Gaussian

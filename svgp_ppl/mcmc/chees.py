@@ -8,10 +8,13 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import optax
-from blackjax.adaptation import chees_adaptation
-from blackjax.mcmc.dynamic_hmc import DynamicHMCState, halton_sequence
 from jaxtyping import Array, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import (
+    DynamicHMCState,
+    chees_start_and_update,
+    halton_sequence,
+)
 from svgp_ppl.mcmc.hmc import HMCInfo, squared_distance, unit_masses
 from svgp_ppl.mcmc.sampler import CHAINS, require_numbers
 
@@ -184,7 +187,7 @@ class ChEES:
 
     def _adaptation(self):
         """BlackJAX's start and update."""
-        return chees_adaptation.base(
+        return chees_start_and_update(
             _jitter,
             lambda draw: draw + 1,
             optax.adam(self.learning_rate),

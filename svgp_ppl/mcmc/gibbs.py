@@ -8,11 +8,14 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.mcmc.elliptical_slice import EllipSliceState
-from blackjax.mcmc.random_walk import RWState
-from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import (
+    EllipSliceState,
+    RWState,
+    normal_proposal,
+    pytree_size,
+)
 from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
 from svgp_ppl.mcmc.sampler import HostAdaptation, StepsThenAdapts, require_numbers
 from svgp_ppl.mcmc.slice import slice_step
@@ -196,7 +199,7 @@ class Gibbs(StepsThenAdapts):
             key_rest,
             start,
             lambda rest: _finite(logdensity_fn({**rest, **v})),
-            blackjax.mcmc.random_walk.normal(jnp.full(size, tuned.scale)),
+            normal_proposal(jnp.full(size, tuned.scale)),
         )
         position = {**new.position, **v}
         return GibbsState(position, new.logdensity, state.draw + 1), GibbsInfo(

@@ -8,10 +8,10 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.mcmc.dynamic_hmc import DynamicHMCState
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import DynamicHMCState
 from svgp_ppl.mcmc.sampler import HostAdaptation, StepsThenAdapts, require_numbers
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.smc.resampling import systematic
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -27,6 +26,7 @@ from svgp_ppl.compilation import Program, call, find
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.fitting import Fit
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.mcmc.blackjax_parts import systematic
 from svgp_ppl.mcmc.chains import Chains
 from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start, guide_and_params
 from svgp_ppl.mcmc.draws import as_arviz

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import blackjax
 import jax
 import jax.numpy as jnp
-from blackjax.adaptation.mclmc_adaptation import MCLMCAdaptationState
-from blackjax.mcmc.integrators import IntegratorState
-from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import (
+    IntegratorState,
+    MCLMCAdaptationState,
+    pytree_size,
+)
 from svgp_ppl.mcmc.hmc import squared_distance, unit_masses
 from svgp_ppl.mcmc.sampler import require_numbers
 
@@ -87,7 +89,7 @@ class MCLMC:
 
     def init(self, key: Array, position: Any, logdensity_fn: Callable) -> MCLMCWarmup:
         """A random direction, and a step size for a standard normal distribution."""
-        state = blackjax.mcmc.mclmc.init(position, logdensity_fn, key)
+        state = blackjax.mclmc.init(position, logdensity_fn, key)
         ones: Any = unit_masses(position)
         length: Any = jnp.sqrt(jnp.sum(ones))
         return MCLMCWarmup(state, MCLMCAdaptationState(length, 0.25 * length, ones))
@@ -104,7 +106,7 @@ class MCLMC:
         """A whole round: step size, then scales of the values, then length."""
         # The three parts and the third of the second that is run again: 3 + 3 + 1 + 3.
         state, tuned, _ = blackjax.mclmc_find_L_and_step_size(
-            mclmc_kernel=blackjax.mcmc.mclmc.build_kernel(),
+            mclmc_kernel=blackjax.mclmc.build_kernel(),
             num_steps=len(entry),
             state=warmup.state,
             rng_key=key,
@@ -140,7 +142,7 @@ class MCLMC:
         tuned: MCLMCAdaptationState,
     ) -> tuple[IntegratorState, MCLMCInfo]:
         """As many steps of the integrator as lie between two draws."""
-        kernel = blackjax.mcmc.mclmc.build_kernel()
+        kernel = blackjax.mclmc.build_kernel()
 
         def one(state, key):
             state, info = kernel(

@@ -7,13 +7,13 @@ ever on a CPU (docs/decisions/0009).
 from typing import Any
 
 import jax.numpy as jnp
-from blackjax.mcmc.metrics import Metric
 from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg import matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.linalg.lapack import factor
+from svgp_ppl.mcmc.blackjax_parts import Metric
 
 __all__ = ["dense_metric"]
 

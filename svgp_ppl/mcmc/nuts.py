@@ -7,16 +7,17 @@ from typing import Any, Literal, NamedTuple
 import blackjax
 import jax
 import jax.numpy as jnp
-from blackjax.adaptation.metric_recipes import MetricCore, lookup_recipe
-from blackjax.adaptation.step_size import (
-    DualAveragingAdaptationState,
-    dual_averaging_adaptation,
-)
-from blackjax.adaptation.window_adaptation import build_schedule
-from blackjax.mcmc.hmc import HMCState
-from blackjax.util import pytree_size
 from jaxtyping import Array, Bool, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import (
+    DualAveragingAdaptationState,
+    HMCState,
+    MetricCore,
+    build_schedule,
+    dual_averaging_adaptation,
+    lookup_recipe,
+    pytree_size,
+)
 from svgp_ppl.mcmc.metrics import dense_metric
 from svgp_ppl.mcmc.sampler import StepsThenAdapts, require_numbers
 

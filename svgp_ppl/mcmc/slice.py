@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import blackjax
 import jax.numpy as jnp
-from blackjax.mcmc.elliptical_slice import EllipSliceState
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
+from svgp_ppl.mcmc.blackjax_parts import EllipSliceState
 from svgp_ppl.mcmc.hmc import squared_distance, unit_masses
 from svgp_ppl.mcmc.sampler import StepsThenAdapts
 

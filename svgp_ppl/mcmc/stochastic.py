@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from blackjax.sgmcmc import diffusions
 from jaxtyping import Array, Bool
 
+from svgp_ppl.mcmc.blackjax_parts import overdamped_langevin, sghmc_diffusion
 from svgp_ppl.mcmc.control_variates import (
     StochasticInfo,
     StochasticState,
@@ -135,7 +135,7 @@ class SGLD(_Dynamics):
     def move(self, key, flat, carried, gradient_fn, scale):
         """One step: θ, its gradient, the gradient, and whether all is finite."""
         key_noise, key_batch = jax.random.split(key)
-        moved: Any = diffusions.overdamped_langevin()(
+        moved: Any = overdamped_langevin()(
             key_noise, jnp.zeros_like(flat), scale * carried, self.step_size
         )
         proposed = flat + scale * moved
@@ -198,7 +198,7 @@ class SGHMC(_Dynamics):
         proposed = flat + scale * self.step_size * carried
         # The gradient where the step ends: symplectic, and stable without friction.
         gradient = gradient_fn(key_batch, proposed)
-        stepped: Any = diffusions.sghmc(self.friction)(
+        stepped: Any = sghmc_diffusion(self.friction)(
             key_noise,
             jnp.zeros_like(flat),
             carried,

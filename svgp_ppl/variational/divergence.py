@@ -145,7 +145,7 @@ def _(
 
 
 def _parts(components: Any) -> list[dist.Distribution]:
-    """Independent factors of the components: one a process, or all in one."""
+    """Independent factors of the components: one per process, or all in one."""
     if isinstance(components, Stacked):
         return list(components.parts.values())
     return [components]
