@@ -40,6 +40,7 @@ from svgp_ppl.prediction import (
     log_likelihood,
     posterior_predictive,
     predict,
+    predict_batches,
     prior_predictive,
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
@@ -79,6 +80,7 @@ __all__ = [
     "plots",
     "posterior_predictive",
     "predict",
+    "predict_batches",
     "prior_predictive",
     "propagate",
     "sample",

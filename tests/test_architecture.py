@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "checks": set(),
     "compilation": set(),
     "datasets": set(),
+    "rows": {"compilation"},
     "diagnostics": set(),
     "linalg": set(),
     "kernels": {"linalg"},
@@ -72,6 +73,7 @@ MAY_IMPORT = {
         "prediction",
         "primitives",
         "progress",
+        "rows",
         "variational",
     },
     "prediction": {
@@ -85,6 +87,7 @@ MAY_IMPORT = {
         "missing",
         "observed",
         "primitives",
+        "rows",
     },
     "progress": set(),
     "mcmc.sampler": set(),
