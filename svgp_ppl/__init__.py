@@ -42,6 +42,7 @@ from svgp_ppl.prediction import (
     log_likelihood,
     posterior_predictive,
     predict,
+    predict_batches,
     prior_predictive,
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
@@ -85,6 +86,7 @@ __all__ = [
     "plots",
     "posterior_predictive",
     "predict",
+    "predict_batches",
     "prior_predictive",
     "propagate",
     "sample",

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "checks": set(),
     "compilation": set(),
     "datasets": set(),
+    "rows": {"compilation"},
     "diagnostics": set(),
     "linalg": set(),
     "kernels": {"linalg"},
@@ -77,6 +78,7 @@ MAY_IMPORT = {
         "primitives",
         "process",
         "progress",
+        "rows",
         "variational",
     },
     "prediction": {
@@ -90,6 +92,7 @@ MAY_IMPORT = {
         "missing",
         "observed",
         "primitives",
+        "rows",
     },
     "progress": set(),
     "mcmc.sampler": set(),

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from svgp_ppl.compilation import is_array, partition, static_part
+from svgp_ppl.rows import pages_of, with_rows
 
 __all__ = ["Minibatches", "Whole", "permuted"]
 
@@ -75,7 +76,7 @@ class Minibatches:
     seed: int
 
     def __post_init__(self):
-        if self._first is None:
+        if not self._cut:
             raise ValueError("batch_size needs an array among the arguments to cut.")
         size, rows = self.batch_size, self.num_rows
         if isinstance(size, bool) or not isinstance(size, int | np.integer):
@@ -90,10 +91,6 @@ class Minibatches:
     def _leaves(self) -> list:
         return jax.tree.leaves((self.args, self.kwargs))
 
-    @cached_property
-    def _first(self) -> Any:
-        return next((x for x in self._leaves if is_array(x) and np.ndim(x)), None)
-
     @property
     def made_of(self) -> tuple:
         """What determines the arguments, beside their arrays."""
@@ -103,16 +100,12 @@ class Minibatches:
     @property
     def num_rows(self) -> int:
         """Length N of the first array argument."""
-        return len(self._first)
+        return len(next(iter(self._cut.values())))
 
     @cached_property
     def _cut(self) -> dict[int, np.ndarray]:
         """Leaf -> the array of which it is given rows."""
-        return {
-            i: np.asanyarray(leaf)
-            for i, leaf in enumerate(self._leaves)
-            if is_array(leaf) and np.ndim(leaf) and len(leaf) == self.num_rows
-        }
+        return with_rows(self._leaves)
 
     @cached_property
     def _resident(self) -> dict[int, jax.Array]:
@@ -166,7 +159,7 @@ class Minibatches:
     def forget_pages(self) -> None:
         """Give back the pages of memory-mapped files that have been read."""
         for array in self._cut.values():
-            if (pages := _pages(array)) is not None:
+            if (pages := pages_of(array)) is not None:
                 pages.madvise(mmap.MADV_DONTNEED)
 
     def at(self, arrays: Any, index) -> tuple[tuple, dict]:
@@ -183,7 +176,7 @@ class Minibatches:
 
 def _gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy rows, in the order of the file and without keeping its pages mapped."""
-    pages = _pages(array)
+    pages = pages_of(array)
     if pages is None:
         np.take(array, rows, axis=0, out=out)
         return
@@ -193,19 +186,6 @@ def _gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         some = order[start : start + _ROWS_BETWEEN_RELEASES]
         out[some] = array[flat[some]]
         pages.madvise(mmap.MADV_DONTNEED)
-
-
-def _pages(array: Any) -> mmap.mmap | None:
-    """The file mapping behind a read-only ``np.memmap``, where it can be advised.
-
-    Not behind a writable one: pages of a copy-on-write mapping that are given back
-    forget what was written.
-    """
-    reads_only = False
-    while array is not None and not isinstance(array, mmap.mmap):
-        reads_only |= isinstance(array, np.memmap) and array.mode == "r"
-        array = getattr(array, "base", None)
-    return array if reads_only and hasattr(mmap, "MADV_DONTNEED") else None
 
 
 # A pseudo-random order of N rows, one position at a time, without a list of them. A

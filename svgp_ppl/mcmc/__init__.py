@@ -13,6 +13,7 @@ from svgp_ppl.mcmc.sampler import (
     HostAdapted,
     Sampler,
     StochasticGradient,
+    TunesTogether,
 )
 from svgp_ppl.mcmc.slice import EllipticalSlice
 from svgp_ppl.mcmc.stochastic import SGHMC, SGLD
@@ -32,6 +33,7 @@ __all__ = [
     "HostAdapted",
     "Sampler",
     "StochasticGradient",
+    "TunesTogether",
     "reparam_sites",
     "run_chains",
 ]

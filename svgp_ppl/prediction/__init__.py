@@ -1,5 +1,6 @@
 """A model under what was learnt: moments, densities, sample paths; and checks of it."""
 
+from svgp_ppl.prediction.batches import predict_batches
 from svgp_ppl.prediction.checking import (
     log_likelihood,
     posterior_predictive,
@@ -14,5 +15,6 @@ __all__ = [
     "log_likelihood",
     "posterior_predictive",
     "predict",
+    "predict_batches",
     "prior_predictive",
 ]

@@ -108,12 +108,11 @@ class Groups:
         found = self._runs.over_draws(
             every_draw(1),
             lambda sites, key: data_of(sites),
-            lambda each: jax.tree.map(lambda leaf: leaf[0], each),
             ("data",),
             batch_size=1,
             runs_once=True,
         )
-        return jax.device_get(found)
+        return jax.tree.map(lambda leaf: leaf[0], jax.device_get(found))
 
     def draw(self, sites: dict[str, dict], key) -> dict[str, jax.Array]:
         """New data at every observed site, and at what the posterior does not have."""
@@ -130,7 +129,6 @@ class Groups:
         found = self._runs.over_draws(
             every_draw(num_draws),
             function,
-            lambda each: each,
             (what, num_draws),
             batch_size=max(1, ROWS_AT_A_TIME // rows),
         )
@@ -235,7 +233,6 @@ def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> S
     found = runs.over_draws(
         every_draw(num_draws),
         values,
-        lambda each: each,
         ("draws of a guide", num_draws),
         batch_size=min(num_draws, 64),
     )

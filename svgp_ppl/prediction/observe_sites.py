@@ -3,12 +3,12 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import predictive_probabilities
-from svgp_ppl.linalg import matmul
+from svgp_ppl.expectations import (
+    predictive_mean_and_variance,
+    predictive_probabilities,
+)
+from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior_model import (
     ROWS_AT_A_TIME,
     PosteriorModel,
@@ -17,7 +17,7 @@ from svgp_ppl.prediction.posterior_model import (
 )
 from svgp_ppl.primitives import Expected
 
-__all__ = ["ObserveSites", "moments", "total_covariance", "total_moments"]
+__all__ = ["ObserveSites", "moments"]
 
 
 class ObserveSites:
@@ -34,17 +34,17 @@ class ObserveSites:
         name: str,
         what: Hashable,
         function: Callable,
-        reduce: Callable,
+        average: Average | None,
         *data,
         choose: Callable | None = None,
     ) -> Any:
-        """``reduce`` of ``function(expected, key, *data)`` at every draw.
+        """``function(expected, key, *data)`` at every draw, or an average of it.
 
         Args:
             name: Name of the observe site.
             what: What determines the functions.
             function: Of what is observed, a key, and ``data``.
-            reduce: Of its values on a new first axis.
+            average: What is returned; the values, on a new first axis, if None.
             *data: Further arrays.
             choose: Which draws; all of them if None.
         """
@@ -60,10 +60,10 @@ class ObserveSites:
         return self.runs.over_draws(
             every_draw(num_draws) if choose is None else choose,
             lambda sites, *rest: function(chunked(observed(sites)[name]), *rest),
-            reduce,
             ("prediction", name, what, size, num_draws),
             *data,
             batch_size=max(1, ROWS_AT_A_TIME // rows),
+            average=average,
         )
 
 
@@ -72,36 +72,8 @@ def moments(expected: Expected, key) -> dict[str, Any]:
     marginal = expected.marginal()
     return {
         "latent": (marginal.average(marginal.mean), marginal.total_variance),
-        "data": (expected.mean, expected.variance),
+        "data": predictive_mean_and_variance(expected.likelihood, marginal),
         "probs": predictive_probabilities(
             expected.likelihood, expected.support, marginal
         ),
     }
-
-
-def total_moments(each: dict[str, Any]) -> dict[str, Any]:
-    """Moments over the draws: E = mean of means, Var = mean variance + spread."""
-
-    def total(means, variances):
-        mean = jnp.mean(means, axis=0)
-        return mean, jnp.mean(variances + jnp.square(means - mean), axis=0)
-
-    latent_mean, latent_variance = total(*each["latent"])
-    mean, variance = total(*each["data"])
-    probs = None if each["probs"] is None else jnp.mean(each["probs"], axis=0)
-    return {
-        "latent_mean": latent_mean,
-        "latent_variance": latent_variance,
-        "mean": mean,
-        "variance": variance,
-        "probs": probs,
-    }
-
-
-def total_covariance(each: tuple[Array, Array]) -> Array:
-    """Covariance over the draws: mean of covariances + covariance of means."""
-    means, covariances = each
-    shift = means - jnp.mean(means, axis=0)
-    flat = shift.reshape(len(shift), -1)
-    spread = matmul(flat.T, flat) / len(flat)
-    return jnp.mean(covariances, axis=0) + spread.reshape(covariances.shape[1:])

@@ -16,7 +16,13 @@ from jax import random
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_arguments
-from svgp_ppl.compilation import as_jax_arrays, call, look, partition
+from svgp_ppl.compilation import (
+    as_jax_arrays,
+    call,
+    look,
+    partition,
+    traced_once,
+)
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -26,6 +32,7 @@ from svgp_ppl.handlers import (
     set_up,
     trace_of,
 )
+from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Guide, Prior, Samples
 from svgp_ppl.primitives import Expected, expected_of
 
@@ -33,6 +40,7 @@ __all__ = [
     "ROWS_AT_A_TIME",
     "Draws",
     "PosteriorModel",
+    "averaged",
     "every_draw",
     "is_latent",
     "keys_of",
@@ -215,23 +223,23 @@ class PosteriorModel:
         self,
         choose: Callable[..., Draws],
         function: Callable,
-        reduce: Callable,
         made_of: tuple,
         *data,
         batch_size: int,
+        average: Average | None = None,
         outer: Callable | None = None,
         runs_once: bool = False,
     ) -> Any:
-        """``reduce`` of ``function(sites, key, *data)`` at every draw.
+        """``function(sites, key, *data)`` at every draw, or an average of it.
 
         Args:
             choose: Keys to the draws the model is run for: those of ``self.key`` and
                 ``data``.
             function: Of the trace of the model, a key, and ``data``.
-            reduce: Of its values on a new first axis.
             made_of: What determines these functions.
             *data: Further arrays.
             batch_size: Draws evaluated at a time.
+            average: What is returned; the values, on a new first axis, if None.
             outer: ``(model, key) -> model``, a handler to run the model under.
             runs_once: Whether the program is made quickly and runs slowly.
         """
@@ -247,12 +255,48 @@ class PosteriorModel:
                 return function(sites, key, *data)
 
             draws = tuple(choose(key, *data))
-            return reduce(jax.lax.map(one, draws, batch_size=batch_size))
+            if average is None:
+                size = None if batch_size == 1 else batch_size
+                return jax.lax.map(one, draws, batch_size=size)
+            return averaged(one, draws, average, batch_size)
 
         key = random.key(0) if self.key is None else self.key
         made_of = (*made_of, batch_size, *self._made_of)
         given = (self._leaves, self._arrays, key, data)
         return call(run, made_of, *given, runs_once=runs_once)
+
+
+def averaged(function: Callable, draws: Any, average: Average, size: int) -> Any:
+    """The average of ``function(draw)``, ``size`` draws at a time."""
+    num_draws = len(jax.tree.leaves(draws)[0])
+    size = min(size, num_draws)
+    num_batches = -(-num_draws // size)
+    # The last batch is filled up with the last draw, which does not count again.
+    places = jnp.arange(num_batches * size)
+    weights = (places < num_draws).astype(float).reshape(num_batches, size)
+    rows = jnp.minimum(places, num_draws - 1).reshape(num_batches, size)
+
+    def known_of(batch):
+        rows, weights = batch
+        some = jax.tree.map(lambda leaf: leaf[rows], draws)
+        if size > 1:
+            values = jax.vmap(function)(some)
+        else:  # a branch of one draw stays a branch
+            values = function(jax.tree.map(lambda leaf: leaf[0], some))
+            values = jax.tree.map(lambda leaf: leaf[None], values)
+        return average.of_batch(values, weights)
+
+    batches = rows, weights
+    first = jax.tree.map(lambda leaf: leaf[0], batches)
+    if num_batches == 1:
+        return average.result(known_of(first))
+    known_of, shapes = traced_once(known_of, first)
+
+    def add(known, batch):
+        return average.added(known, known_of(batch)), None
+
+    known, _ = jax.lax.scan(add, average.nothing(shapes), batches)
+    return average.result(known)
 
 
 def every_draw(num_draws: int) -> Callable[..., Draws]:

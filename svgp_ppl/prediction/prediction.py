@@ -7,20 +7,15 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
 from svgp_ppl.expectations.cumulative import latent_cdf, predictive_cdf
 from svgp_ppl.missing import checked_mask, filled, over_rows
 from svgp_ppl.observed import plate_axes
+from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
-from svgp_ppl.prediction.observe_sites import (
-    ObserveSites,
-    moments,
-    total_covariance,
-    total_moments,
-)
+from svgp_ppl.prediction.observe_sites import ObserveSites, moments
 from svgp_ppl.prediction.posterior import choose_draws
 from svgp_ppl.prediction.posterior_model import Draws, keys_of, observed
 from svgp_ppl.prediction.quantiles import cdf_of, inverted, of_labels
@@ -73,7 +68,9 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> dict[str, Any]:
-        return self._sites.over_draws(self._name, "moments", moments, total_moments)
+        return self._sites.over_draws(
+            self._name, "moments", moments, averages.total_moments
+        )
 
     @property
     def latent_mean(self) -> Array:
@@ -124,7 +121,10 @@ class Prediction:
                 "jnp.cov(draws, rowvar=False)."
             )
         return self._sites.over_draws(
-            self._name, "covariance", lambda e, key: e.latent.joint(), total_covariance
+            self._name,
+            "covariance",
+            lambda e, key: e.latent.joint(),
+            averages.total_covariance,
         )
 
     def log_prob(self, y, mask=None) -> Array:
@@ -160,7 +160,7 @@ class Prediction:
             name,
             ("density", len(masks)),
             density,
-            lambda each: logsumexp(each, axis=0) - jnp.log(len(each)),
+            averages.log_mean_exp,
             jnp.asarray(data_array(y, f"the data of site '{name}'")),
             *masks,
         )
@@ -247,7 +247,7 @@ class Prediction:
                 name,
                 ("cdf", of, num_nodes),
                 of_data if is_data else of_latent,
-                lambda each: jnp.mean(each, axis=0),
+                averages.mean,
                 jnp.asarray(places, centre.dtype),
             )
             # Outside of the support: none below it, all above.
@@ -326,7 +326,7 @@ class Prediction:
             self._name,
             (what, n),
             lambda expected, key, _: function(expected, key),
-            lambda each: each,
+            None,
             key,
             choose=choose,
         )

@@ -88,7 +88,6 @@ def draw_functions(
     draws = runs.over_draws(
         choose,
         lambda sites, *_: {n: e.latent.mean for n, e in observed(sites).items()},
-        lambda each: each,
         ("sample paths", num_draws, method, num_features),
         key_choice,
         key_runs,

@@ -1,0 +1,149 @@
+"""Averages over draws of the posterior, taken as the draws come.
+
+Nothing grows with the number of draws. A batch of draws b is added to what is known of
+those before, a, by (Chan, Golub & LeVeque 1983, eq. 1.3)
+
+    n = n_a + n_b,   δ = mean_b − mean_a,   mean = mean_a + δ n_b/n,
+    M = M_a + M_b + δ² n_a n_b/n,
+
+with M the sum of squared deviations from the mean; the variances of the draws
+themselves are added to it, and M/n is the total variance. A batch has weights: zero
+for what only fills it up.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from svgp_ppl.linalg import matmul
+
+__all__ = ["Average", "log_mean_exp", "mean", "total_covariance", "total_moments"]
+
+
+class Average(NamedTuple):
+    """A number of draws in, one result out.
+
+    Attributes:
+        of_batch: Values of the draws of a batch, on a first axis, and their weights, to
+            what is known of them.
+        added: What is known of two disjoint lots of draws, to what is known of both.
+        result: From what is known of all.
+        nothing: Shapes of what is known, to what is known of no draws.
+    """
+
+    of_batch: Callable[[Any, Array], Any]
+    added: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any]
+    nothing: Callable[[Any], Any] = lambda shapes: _filled(shapes, 0.0)
+
+
+def _filled(shapes: Any, value: float) -> Any:
+    return jax.tree.map(lambda a: jnp.full(a.shape, value, a.dtype), shapes)
+
+
+class _Spread(NamedTuple):
+    """Number of draws, their mean, and the sum of squares around it."""
+
+    number: Float[Array, ""]
+    mean: Array
+    squares: Array
+
+
+def _squares(shift: Array) -> Array:
+    """Σ δ² over the first axis."""
+    return jnp.sum(jnp.square(shift), axis=0)
+
+
+def _products(shift: Array) -> Array:
+    """Σ δ δᵀ over the first axis, between all entries of δ."""
+    flat = shift.reshape(len(shift), -1)
+    return matmul(flat.T, flat).reshape(shift.shape[1:] * 2)
+
+
+def _spread(values: tuple[Array, Array], weights, squares: Callable) -> _Spread:
+    """Of the means and (co)variances of a batch of draws."""
+    means, variances = values
+    weights = weights.astype(means.dtype)
+    number = jnp.sum(weights)
+    centre = jnp.tensordot(weights, means, axes=1) / number
+    roots = jnp.sqrt(weights).reshape(-1, *(1,) * (means.ndim - 1))
+    within = jnp.tensordot(weights, variances, axes=1)
+    return _Spread(number, centre, within + squares(roots * (means - centre)))
+
+
+def _both(a: _Spread, b: _Spread, squares: Callable) -> _Spread:
+    number = a.number + b.number
+    shift = b.mean - a.mean
+    between = squares(shift[None]) * (a.number * b.number / number)
+    mean = a.mean + shift * (b.number / number)
+    return _Spread(number, mean, a.squares + b.squares + between)
+
+
+def _mean_of_batch(values: Any, weights: Array) -> tuple[Any, Array]:
+    total = jax.tree.map(
+        lambda v: jnp.tensordot(weights.astype(v.dtype), v, axes=1), values
+    )
+    return total, jnp.sum(weights)
+
+
+def _mean_result(known: tuple[Any, Array]) -> Any:
+    total, number = known
+    return jax.tree.map(lambda t: t / number.astype(t.dtype), total)
+
+
+# E of every leaf.
+mean = Average(_mean_of_batch, lambda a, b: jax.tree.map(jnp.add, a, b), _mean_result)
+
+
+def _moments_of_batch(values: dict[str, Any], weights: Array) -> dict[str, Any]:
+    """``{name: (means, variances)}``, and plain values under ``probs``."""
+    known = {
+        name: _spread(values[name], weights, _squares) for name in ("latent", "data")
+    }
+    return known | {"probs": mean.of_batch(values["probs"], weights)}
+
+
+def _moments_added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    known = {name: _both(a[name], b[name], _squares) for name in ("latent", "data")}
+    return known | {"probs": mean.added(a["probs"], b["probs"])}
+
+
+def _moments_result(known: dict[str, Any]) -> dict[str, Any]:
+    latent, data = known["latent"], known["data"]
+    return {
+        "latent_mean": latent.mean,
+        "latent_variance": latent.squares / latent.number,
+        "mean": data.mean,
+        "variance": data.squares / data.number,
+        "probs": mean.result(known["probs"]),
+    }
+
+
+# Of latent and data: E = mean of means, Var = mean variance + spread of the means.
+total_moments = Average(_moments_of_batch, _moments_added, _moments_result)
+
+# The same with a covariance between all entries: of (means, covariances).
+total_covariance = Average(
+    lambda values, weights: _spread(values, weights, _products),
+    lambda a, b: _both(a, b, _products),
+    lambda known: known.squares / known.number,
+)
+
+
+def _log_sum_of_batch(values: Array, weights: Array) -> tuple[Array, Array]:
+    scale = weights.reshape(-1, *(1,) * (values.ndim - 1))
+    total = logsumexp(values, axis=0, b=scale.astype(values.dtype))
+    return total, jnp.sum(weights).astype(values.dtype)
+
+
+# log E exp of the values.
+log_mean_exp = Average(
+    _log_sum_of_batch,
+    lambda a, b: (jnp.logaddexp(a[0], b[0]), a[1] + b[1]),
+    lambda known: known[0] - jnp.log(known[1]),
+    lambda shapes: (_filled(shapes[0], -jnp.inf), _filled(shapes[1], 0.0)),
+)

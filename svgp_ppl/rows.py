@@ -1,0 +1,37 @@
+"""Which arguments of a model have rows, and the pages of those that are files."""
+
+import mmap
+from typing import Any
+
+import numpy as np
+
+from svgp_ppl.compilation import is_array
+
+__all__ = ["pages_of", "with_rows"]
+
+
+def with_rows(leaves: list) -> dict[int, np.ndarray]:
+    """Leaf -> array, for the arrays that are as long as the first one.
+
+    Args:
+        leaves: Leaves of the arguments of a model.
+
+    Returns:
+        In the order of the arguments; nothing where there is no array.
+    """
+    arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
+    first = next(iter(arrays.values()), ())
+    return {i: np.asanyarray(x) for i, x in arrays.items() if len(x) == len(first)}
+
+
+def pages_of(array: Any) -> mmap.mmap | None:
+    """The file mapping behind a read-only ``np.memmap``, where it can be advised.
+
+    Not behind a writable one: pages of a copy-on-write mapping that are given back
+    forget what was written.
+    """
+    reads_only = False
+    while array is not None and not isinstance(array, mmap.mmap):
+        reads_only |= isinstance(array, np.memmap) and array.mode == "r"
+        array = getattr(array, "base", None)
+    return array if reads_only and hasattr(mmap, "MADV_DONTNEED") else None
