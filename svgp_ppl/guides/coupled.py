@@ -3,9 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 
-from svgp_ppl.guides.processes import Group, ProcessGuide, gaussian
+from svgp_ppl.guides.processes import Group, ProcessGuide, gaussian, off_zero
 
 __all__ = ["AutoCoupled"]
+
+# Standard deviation at the start where components may be multiplied. From the prior,
+# the covariance of two factors grows to the mean of their product before their means
+# have moved, and holds these at zero.
+_NARROW = 0.3
 
 
 class AutoCoupled(ProcessGuide):
@@ -17,7 +22,8 @@ class AutoCoupled(ProcessGuide):
 
     The q(v) of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
     parameters ``auto_f_g_loc``, [ΣM], and ``auto_f_g_scale_tril``, [ΣM, ΣM]; several
-    outputs of one process are stacked too. It starts at the prior, N(0, I).
+    outputs of one process are stacked too. It starts like :class:`AutoGaussian`,
+    but with a standard deviation of 0.3 where a likelihood sees several components.
 
     Args:
         model: The model.
@@ -74,7 +80,13 @@ class AutoCoupled(ProcessGuide):
             members = {name: free.pop(name) for name in names}
             group = "_".join([self.prefix, *members])
             size = sum(math.prod(shape) for shape in members.values())
-            groups[group] = Group(gaussian(group, (size,), param), members)
+            start = self._off_zero(list(members.values()))
+            scale = 1.0 if start is None else _NARROW
+            groups[group] = Group(
+                gaussian(group, (size,), param, scale=scale, start=start), members
+            )
         for name, shape in free.items():
-            groups[name] = Group(gaussian(f"{self.prefix}_{name}", shape, param))
+            start = off_zero(shape) if self._is_product else None
+            own = gaussian(f"{self.prefix}_{name}", shape, param, start=start)
+            groups[name] = Group(own)
         return groups

@@ -7,6 +7,7 @@ from svgp_ppl.guides.processes import (
     Group,
     ProcessGuide,
     gaussian,
+    off_zero,
     require_covariance,
 )
 
@@ -18,7 +19,8 @@ class AutoGaussian(ProcessGuide):
 
     The q(v) of process ``f`` has the parameters ``auto_f_loc``, [M] (or [P, M]), and
     ``auto_f_scale_tril``, [M, M] per output, or ``auto_f_scale`` when diagonal. It
-    starts at the prior, N(0, I).
+    starts at the prior, N(0, I); where a likelihood sees several components, such as a
+    product of two, at N(m, I) with a small random m, since at 0 no mean would move.
 
     Args:
         model: The model.
@@ -46,7 +48,13 @@ class AutoGaussian(ProcessGuide):
     def _variational(self, param: Callable) -> dict[str, Group]:
         return {
             name: Group(
-                gaussian(f"{self.prefix}_{name}", shape, param, self.covariance)
+                gaussian(
+                    f"{self.prefix}_{name}",
+                    shape,
+                    param,
+                    self.covariance,
+                    start=off_zero(shape) if self._is_product else None,
+                )
             )
             for name, shape in self._shapes.items()
         }
