@@ -416,3 +416,86 @@ def test_two_components_find_both_modes():
     assert np.all(np.abs(latent.latent_mean) < 0.5 * np.abs(single.latent_mean))
     spread = latent.latent_variance - np.square(single.latent_mean)
     assert np.mean(spread) > 0.0
+
+
+# ------------------------------------------------------------ products, and their modes
+
+PRODUCT_X = np.linspace(-2.0, 2.0, 24)[:, None]
+PRODUCT_Y = (1 + 0.3 * np.sin(PRODUCT_X[:, 0])) * (0.9 + 0.2 * np.cos(PRODUCT_X[:, 0]))
+
+
+def network(x, y=None):
+    """The same as a regression network with one node, in closed form."""
+    z = np.linspace(-2.0, 2.0, 6)[:, None]
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), z, num_outputs=1)
+    g = gp.sparse_gp("g", gp.kernels.RBF(1.0, 1.0), z, num_outputs=1)
+    with numpyro.plate("data", len(x)):
+        y = None if y is None else y[:, None]
+        likelihood = gp.likelihoods.GPRN(1, 1, 0.1)
+        gp.observe("y", likelihood, gp.stack([f(x), g(x)]), obs=y)
+
+
+def default_fit(guide, model, key=0, **options):
+    options = {"progress": False, **options}
+    return gp.fit(random.key(key), model, guide, PRODUCT_X, PRODUCT_Y, **options)
+
+
+@pytest.mark.parametrize(
+    ("guide", "bound"),
+    [
+        (gp.AutoGaussian, -0.6),
+        pytest.param(gp.AutoCoupled, 6.0, marks=pytest.mark.slow),
+        pytest.param(
+            lambda model: gp.AutoMixture(model, 1), -9.0, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_network_leaves_its_saddle_point(guide, bound):
+    """With means of zero it stays at −1206; one that is coupled at −801."""
+    fit = default_fit(guide(network), network)
+    assert -np.mean(fit.losses[-50:]) > bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [product, network])
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_a_mixture_keeps_both_modes_by_default(model, covariance):
+    """Eight keys of eight, and nothing but defaults."""
+    loss = gp.MarginalELBO(entropy="pairwise" if covariance == "full" else "jensen")
+    for key in range(8):
+        guide = gp.AutoMixture(model, 2, covariance)
+        fit = default_fit(guide, model, key, loss=loss)
+        weights = jax.nn.softmax(fit.params["auto_logits"])
+        assert np.min(weights) > 0.4
+        middle = fit.params["auto_f_locs"][..., 0].ravel()
+        assert middle[0] * middle[1] < 0
+        assert -np.mean(fit.losses[-50:]) > (0.0 if covariance == "full" else -8.5)
+
+
+def test_weights_wait_for_half_of_the_steps():
+    """Unless freeze= names them; a fit that is continued goes on in the same way."""
+    options = {"num_steps": 10}
+    fit = default_fit(gp.AutoMixture(network, 2), network, **options)
+    assert fit.unfreeze_at == {"auto_logits": 5}
+    more = default_fit(fit.guide, network, init=fit, **options)
+    assert more.unfreeze_at == {"auto_logits": 5} and len(more.losses) == 20
+    for freeze, known in (
+        ({"auto_logits": 0}, {}),
+        ({"*_log*": 3}, {"auto_logits": 3}),
+        ({"auto_f_locs": 2}, {"auto_f_locs": 2, "auto_logits": 5}),
+    ):
+        fit = default_fit(gp.AutoMixture(network, 2), network, freeze=freeze, **options)
+        assert fit.unfreeze_at == known
+    start = (fit.guide, fit.params)
+    again = default_fit(fit.guide, network, init=start, **options)
+    assert again.unfreeze_at == {}
+    assert gp.AutoMixture(network, 1).late_names() == set()
+
+
+def test_unfreezing_is_kept_in_files(tmp_path):
+    fit = default_fit(gp.AutoMixture(network, 2), network, num_steps=6)
+    fit.save(tmp_path / "fit")
+    loaded = gp.Fit.load(tmp_path / "fit", fit.guide, network)
+    assert loaded.unfreeze_at == {"auto_logits": 3}
+    more = default_fit(loaded.guide, network, init=loaded, num_steps=2)
+    assert more.unfreeze_at == {"auto_logits": 3}

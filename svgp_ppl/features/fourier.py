@@ -15,10 +15,12 @@ state at the border: f(b + r) = Σ_j g_j(r) ∂ʲf(b) + noise, g_j solving (λ +
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.features.states import (
@@ -41,8 +43,9 @@ class Fourier:
 
     Scaled by α^−½, so that k_uu is the identity plus a matrix of rank p. For
     ``Matern12``, ``Matern32`` and ``Matern52`` of one column (``active_columns`` picks
-    it). Let the interval reach beyond the data by about a lengthscale on both sides:
-    the features have period b − a, and f has not.
+    it). Let the interval reach beyond the data by three lengthscales on both sides:
+    the features have period b − a, and what f has besides, near a and b, no number of
+    them explains.
 
     Attributes:
         lower: a.
@@ -61,15 +64,15 @@ class Fourier:
         ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
     """
 
-    lower: float = field(metadata={"static": True})
-    upper: float = field(metadata={"static": True})
-    num_frequencies: int = field(metadata={"static": True})
+    lower: Any = field(metadata={"static": True})
+    upper: Any = field(metadata={"static": True})
+    num_frequencies: Any = field(metadata={"static": True})
 
     def __post_init__(self):
         """Checks the values, which are no leaves of the pytree."""
         try:
             lower, upper = float(self.lower), float(self.upper)
-        except (TypeError, jax.errors.ConcretizationTypeError):
+        except (TypeError, ValueError):
             raise ValueError(
                 "the interval of Fourier features is two numbers known before "
                 f"compilation, and is {self.lower!r} to {self.upper!r}."
@@ -97,13 +100,13 @@ class Fourier:
         inner = jnp.linalg.inv(stationary_covariance(kernel))
         return jnp.eye(len(self)) + matmul(states, matmul(inner, states.T))
 
-    def k_uf(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "M N"]:
+    def k_uf(self, kernel: Kernel, x: ArrayLike) -> Float[Array, "M N"]:
         """α^−½ φ(x), continued by the state beyond the interval.
 
         Raises:
             ValueError: The kernel is no Matérn kernel of one column.
         """
-        column = kernel.select(x)
+        column = kernel.select(jnp.asarray(x))
         if column.shape[1] != 1:
             raise ValueError(
                 f"Fourier features are of one column, and the kernel sees "
@@ -115,7 +118,7 @@ class Fourier:
         beyond = column[:, 0] - inside
         distance, side = jnp.abs(beyond), jnp.sign(beyond)
         phase = self._frequencies[1:, None] * (inside - self.lower)
-        ones = jnp.ones((1, len(x)), phase.dtype)
+        ones = jnp.ones((1, len(column)), phase.dtype)
         values = jnp.concatenate([ones, jnp.cos(phase), jnp.sin(phase)])
         weights = continuation(order_of(kernel), decay, distance)
         values = values * weights[0]

@@ -22,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels import Kernel
@@ -53,8 +54,8 @@ class InducingFeatures(Protocol):
         """Cov(u, u) under the prior f ~ GP(0, kernel)."""
         ...
 
-    def k_uf(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """Cov(u, f(x_n)); any x of that width, and differentiable in it."""
+    def k_uf(self, kernel: Kernel, x: ArrayLike) -> Float[Array, "M N"]:
+        """Cov(u, f(x_n)) for inputs x [N, D], and differentiable in them."""
         ...
 
 
@@ -96,8 +97,8 @@ class LinearFunctional(abc.ABC):
         """ℒ_s ℒ_t k(t, s)."""
         return covariance(kernel, self, self)
 
-    def k_uf(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """ℒ_t k(t, x)."""
+    def k_uf(self, kernel: Kernel, x: ArrayLike) -> Float[Array, "M N"]:
+        """ℒ_t k(t, x) for inputs x [N, D]."""
         return self.of(lambda t: kernel(x, t)).T
 
     def variance(self, kernel: Kernel) -> Float[Array, " N"]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.checks import checked_inputs
@@ -49,8 +50,8 @@ class Points(LinearFunctional):
         """k(z, z), with the white noise of the kernel on its diagonal."""
         return kernel(self.z)
 
-    def k_uf(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """k(z, x)."""
+    def k_uf(self, kernel: Kernel, x: ArrayLike) -> Float[Array, "M N"]:
+        """k(z, x) for inputs x [N, D]."""
         return kernel(self.z, x)
 
     def variance(self, kernel: Kernel) -> Float[Array, " M"]:

@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.progress import Progress, progress_bar
@@ -90,7 +92,10 @@ def fit(
         init: An earlier fit of the same model and guide with the same optimiser to
             continue from; or ``(guide, params)``, to start from such parameters.
         freeze: Parameter, or a pattern such as ``"*lengthscale*"`` -> number of first
-            steps in which it stays where it starts. Steps count on with ``init``.
+            steps in which it stays where it starts. Steps count on with ``init``, and
+            what an earlier fit has frozen needs no repetition. The weights of an
+            ``AutoMixture`` are frozen for half of ``num_steps`` unless they are named
+            here: ``freeze={"auto_logits": 0}``.
         variational_first: Number of first steps in which only the parameters of q(v)
             move (Hensman, Matthews, Filippone & Ghahramani 2015).
         batch_size: Number of rows B that the model is given at a step, of the array
@@ -147,7 +152,10 @@ def fit(
         if isinstance(batch_size, np.integer):
             batch_size = int(batch_size)
         data = Minibatches(args, kwargs, batch_size, order)
-    steps = Steps(model, guide, optimizer, loss, data, freeze, variational_first)
+    frozen = _with_late(freeze, guide, optimizer, num_steps, init)
+    if earlier is not None and not (freeze or variational_first):
+        frozen = {**earlier.unfreeze_at, **(frozen or {})}
+    steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
     require_valid_rows(steps.model, data, key_look)
     # With the key that NumPyro's SVI.init would give it.
     set_up(steps.guide, random.split(key_start, 3)[2], *data.first())
@@ -177,6 +185,21 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
         "init must be what gp.fit returns, or (guide, params), and is a "
         f"{type(init).__name__}."
     )
+
+
+def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
+    """``freeze``, and what the guide wants frozen at first if nobody says otherwise."""
+    is_ours = isinstance(guide, ProcessGuide) and is_optax(optimizer)
+    if not is_ours or not isinstance(freeze, Mapping | None):
+        return freeze
+    if isinstance(init, Fit):
+        late = {n: init.unfreeze_at.get(n, 0) for n in guide.late_names()}
+    else:
+        known = () if init is None else init[1]
+        late = {n: num_steps // 2 for n in guide.late_names() if n not in known}
+    for pattern in freeze or ():
+        late = {n: step for n, step in late.items() if not fnmatchcase(n, pattern)}
+    return {**late, **(freeze or {})} or None
 
 
 def _require_objects(guide, optimizer, loss, tolerance) -> None:
@@ -248,6 +271,7 @@ class _Run:
             stopped_early=self.stopped,
             compile_seconds=self.compile_seconds,
             seconds=seconds,
+            unfreeze_at=self.steps.unfreeze_at,
             model=self.steps.given_model,
         )
 

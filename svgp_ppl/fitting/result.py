@@ -1,8 +1,8 @@
 """What a fit returns, in memory and as a file."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ class Fit:
         stopped_early: Whether a plateau ended the fit before ``num_steps``.
         compile_seconds: What tracing and compilation took.
         seconds: What the steps took.
+        unfreeze_at: Parameter -> step at which it was, or will be, unfrozen.
         model: The model that was fitted; None where it is not known, after ``load``.
 
     Example:
@@ -46,6 +47,7 @@ class Fit:
     stopped_early: bool = False
     compile_seconds: float = 0.0
     seconds: float = 0.0
+    unfreeze_at: Mapping[str, int] = field(default_factory=dict)
     model: Callable | None = None
 
     def __repr__(self) -> str:
@@ -119,6 +121,8 @@ class Fit:
         """
         record, state = read(path, "fit")
         params = {name: jnp.asarray(v) for name, v in record.pop("params").items()}
+        steps = record.get("unfreeze_at", {})
+        record["unfreeze_at"] = {name: int(step) for name, step in steps.items()}
         return Fit(**record, params=params, guide=guide, state=state, model=model)
 
 
@@ -129,6 +133,7 @@ _RECORDED = (
     "stopped_early",
     "compile_seconds",
     "seconds",
+    "unfreeze_at",
 )
 
 

@@ -5,9 +5,20 @@ from collections.abc import Callable, Sequence
 
 import numpyro.distributions as dist
 
-from svgp_ppl.guides.processes import Group, ProcessGuide, Shapes, gaussian
+from svgp_ppl.guides.processes import (
+    Group,
+    ProcessGuide,
+    Shapes,
+    gaussian,
+    off_zero,
+)
 
 __all__ = ["AutoCoupled"]
+
+# Standard deviation at the start where components may be multiplied. From the prior,
+# the covariance of two factors grows to the mean of their product before their means
+# have moved, and holds these at zero.
+_NARROW = 0.3
 
 
 class AutoCoupled(ProcessGuide):
@@ -19,7 +30,8 @@ class AutoCoupled(ProcessGuide):
 
     The q(v) of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
     parameters ``auto_f_g_loc``, [ΣM], and ``auto_f_g_scale_tril``, [ΣM, ΣM]; several
-    outputs of one process are stacked too. It starts at the prior, N(0, I).
+    outputs of one process are stacked too. It starts like :class:`AutoGaussian`,
+    but with a standard deviation of 0.3 where a likelihood sees several components.
 
     Args:
         model: The model.
@@ -80,7 +92,11 @@ class AutoCoupled(ProcessGuide):
             members = {name: free.pop(name) for name in names}
             group = "_".join([self.prefix, *members])
             size = sum(math.prod(shape) for shape in members.values())
-            found[group] = Group(gaussian(group, (size,), param), members)
+            start = self._off_zero(list(members.values()))
+            scale = 1.0 if start is None else _NARROW
+            joint = gaussian(group, (size,), param, scale=scale, start=start)
+            found[group] = Group(joint, members)
         for name, shape in free.items():
-            found[name] = gaussian(f"{self.prefix}_{name}", shape, param)
+            start = off_zero(shape) if self._is_product else None
+            found[name] = gaussian(f"{self.prefix}_{name}", shape, param, start=start)
         return found

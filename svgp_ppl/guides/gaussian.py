@@ -9,6 +9,7 @@ from svgp_ppl.guides.processes import (
     ProcessGuide,
     Shapes,
     gaussian,
+    off_zero,
     require_covariance,
 )
 
@@ -20,7 +21,8 @@ class AutoGaussian(ProcessGuide):
 
     The q(v) of process ``f`` has the parameters ``auto_f_loc``, [M] (or [P, M]), and
     ``auto_f_scale_tril``, [M, M] per output, or ``auto_f_scale`` when diagonal. It
-    starts at the prior, N(0, I).
+    starts at the prior, N(0, I); where a likelihood sees several components, such as a
+    product of two, at N(m, I) with a small random m, since at 0 no mean would move.
 
     Args:
         model: The model.
@@ -50,6 +52,12 @@ class AutoGaussian(ProcessGuide):
     ) -> dict[str, dist.Distribution]:
         """A Gaussian for each process."""
         return {
-            name: gaussian(f"{self.prefix}_{name}", shape, param, self.covariance)
+            name: gaussian(
+                f"{self.prefix}_{name}",
+                shape,
+                param,
+                self.covariance,
+                start=off_zero(shape) if self._is_product else None,
+            )
             for name, shape in shapes.items()
         }

@@ -5,11 +5,16 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import random
 from numpyro.distributions import constraints
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.guides.processes import Group, ProcessGuide, Shapes, require_covariance
+from svgp_ppl.guides.processes import (
+    Group,
+    ProcessGuide,
+    Shapes,
+    off_zero,
+    require_covariance,
+)
 from svgp_ppl.variational import Stacked
 
 __all__ = ["AutoMixture"]
@@ -27,11 +32,11 @@ class AutoMixture(ProcessGuide):
 
     Parameters: ``auto_logits``, [K]; for process ``f`` ``auto_f_locs``, [K, M] (or
     [K, P, M]), and ``auto_f_scales`` of that shape or ``auto_f_scale_trils``, one axis
-    more. Equal components would stay equal: they start at means drawn from the prior,
-    in pairs of opposite sign, so that a posterior that is symmetric under a change of
-    sign gives both of a pair the same chance. A single one starts at the prior, like
-    :class:`AutoGaussian`. Weights can run to one component before the others have
-    found a mode; ``gp.fit(freeze={"auto_logits": num_steps // 2})`` prevents it.
+    more. Equal components would stay equal: they start at small random means, in pairs
+    of opposite sign, so that a posterior that is symmetric under a change of sign gives
+    both of a pair the same chance. A single one starts like :class:`AutoGaussian`.
+    Weights would run to one component before the others have found a mode: ``gp.fit``
+    freezes them for the first half of its steps, if ``freeze=`` says nothing of them.
 
     Draws of a mixture are not reparameterised in NumPyro: under ``Trace_ELBO`` the
     value of the bound is right and its gradient is not. Train with ``MarginalELBO`` or
@@ -62,6 +67,10 @@ class AutoMixture(ProcessGuide):
         self.num_components, self.covariance = num_components, covariance
         super().__init__(model, **options)
 
+    def late_names(self) -> set[str]:
+        """The weights, which run to one component while others have found no mode."""
+        return {f"{self.prefix}_logits"} if self.num_components > 1 else set()
+
     def variational(self, shapes: Shapes, param: Callable) -> dict[str, Group]:
         """One mixture for all processes."""
         dtype = jnp.result_type(float)
@@ -76,9 +85,9 @@ class AutoMixture(ProcessGuide):
         several = (self.num_components, *shape)
 
         def start(key):
-            if self.num_components == 1:
+            if self.num_components == 1 and not self._is_product:
                 return jnp.zeros(several, dtype)
-            half = random.normal(key, ((self.num_components + 1) // 2, *shape), dtype)
+            half = off_zero(((self.num_components + 1) // 2, *shape))(key)
             return jnp.concatenate([half, -half])[: self.num_components]
 
         loc = param(f"{name}_locs", start)

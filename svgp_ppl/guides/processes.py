@@ -1,7 +1,7 @@
 """What the guides have in common: q(v) for the processes, a guide for the rest."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,14 @@ from svgp_ppl.handlers import (
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.variational import log_weights, split, unstack
 
-__all__ = ["Group", "ProcessGuide", "gaussian", "param", "require_covariance"]
+__all__ = [
+    "Group",
+    "ProcessGuide",
+    "gaussian",
+    "off_zero",
+    "param",
+    "require_covariance",
+]
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -78,6 +85,7 @@ class ProcessGuide(AutoGuide):
         **options,
     ):
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._is_product = False  # whether a likelihood sees several components
         self._rest_of, self._rest = rest, None
         # Only seen for its shapes: a subsampled plate need not list all the data.
         seen = first_rows(block(model, hide_fn=_is_absent))
@@ -105,7 +113,8 @@ class ProcessGuide(AutoGuide):
 
         def look(key):
             with block():
-                return prototype(trace_of(self.model, args, kwargs, key=key))
+                trace = trace_of(self.model, args, kwargs, key=key)
+                return prototype(trace), _has_several_components(trace)
 
         key = random_key()
         if key is None:
@@ -113,7 +122,7 @@ class ProcessGuide(AutoGuide):
                 "the guide looks at the model when it is first called, and draws its "
                 "sites: run it under numpyro.handlers.seed(guide, key)."
             )
-        self.prototype_trace = inspected(look, key)
+        self.prototype_trace, self._is_product = inspected(look, key)
         latent = {
             name: site
             for name, site in self.prototype_trace.items()
@@ -189,6 +198,25 @@ class ProcessGuide(AutoGuide):
         self.variational(dict(self._shapes), lookup)
         return names
 
+    def _off_zero(self, shapes: Sequence[tuple[int, ...]]) -> Callable | None:
+        """Start of the means of processes, stacked [ΣM]; None to start at zero."""
+        if not self._is_product:
+            return None
+        starts = [off_zero(shape) for shape in shapes]
+
+        def start(key):
+            keys = random.split(key, len(starts))
+            return jnp.concatenate([jnp.ravel(f(k)) for f, k in zip(starts, keys)])
+
+        return start
+
+    def late_names(self) -> set[str]:
+        """Names of parameters that ``gp.fit`` freezes for the first half of its steps.
+
+        Those that run away while the rest of q(v) is still far from its optimum.
+        """
+        return set()
+
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
         """Draws of v and of the other latent sites, by site name.
 
@@ -242,6 +270,23 @@ def param(name: str, initial, constraint=constraints.real):
     return numpyro.param(name, initial, constraint=constraint)
 
 
+def off_zero(shape: tuple[int, ...]) -> Callable:
+    """A start of m away from zero, as a function of a key.
+
+    Only the first whitened value of each output is not zero. Then u = L m is a multiple
+    of k(z, z_1), which for most kernels has one sign everywhere: where all m are
+    random, a product of two processes may become right on both sides of a point at
+    which both change sign, and never get over that.
+    """
+
+    def start(key):
+        dtype = jnp.result_type(float)
+        first = _SMALL * random.normal(key, shape[:-1], dtype)
+        return jnp.zeros(shape, dtype).at[..., 0].set(first)
+
+    return start
+
+
 def require_covariance(covariance: str) -> None:
     """Raise unless it is the name of a form of covariance."""
     if covariance not in ("full", "diagonal"):
@@ -256,16 +301,19 @@ def gaussian(
     param: Callable,
     covariance: str = "full",
     scale: float = 1.0,
+    start: Callable | None = None,
 ) -> dist.Distribution:
     """N(m, S Sᵀ) for each output, starting at N(0, scale² I).
 
     Its parameters are ``name``_loc, and ``name``_scale_tril or ``name``_scale.
+    ``start`` is a function key -> start of m, where that is not 0.
     """
     dtype = jnp.result_type(float)
-    loc = param(f"{name}_loc", jnp.zeros(shape, dtype))
+    zero = jnp.zeros(shape, dtype)
+    loc = param(f"{name}_loc", zero if start is None else start)
     if covariance == "diagonal":
-        start = jnp.full(shape, scale, dtype)
-        scales = param(f"{name}_scale", start, constraints.softplus_positive)
+        full = jnp.full(shape, scale, dtype)
+        scales = param(f"{name}_scale", full, constraints.softplus_positive)
         return dist.Normal(loc, scales).to_event(len(shape))
     eye = scale * jnp.eye(shape[-1], dtype=dtype)
     scale_tril = param(
@@ -304,6 +352,20 @@ def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
 
     low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
     return (low + high) / 2
+
+
+# Standard deviation of a start, where the prior has 1: 0.005 nats of the bound.
+_SMALL = 0.1
+
+
+def _has_several_components(trace: dict[str, dict]) -> bool:
+    """Whether a likelihood may be a function of a product of components.
+
+    Where all means are zero, so is the derivative of E (Σ_q w_q f_q − y)² by each of
+    them: a saddle point, which a fit that starts there never leaves.
+    """
+    found = [expected_of(site) for site in trace.values()]
+    return any(not each.latent.is_single for each in found if each is not None)
 
 
 def _is_absent(site: dict) -> bool:
