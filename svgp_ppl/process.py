@@ -41,13 +41,6 @@ class SparseGP:
         qv: The variational distribution of v: a NumPyro distribution.
         mean: Mean function x -> [N] (or [N, P]), or None for zero.
         num_outputs: P, or None for one output without an axis of its own.
-
-    Example:
-        >>> def model(x, y=None):
-        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), z)
-        ...     at_x = f(x)  # a Latent
-        ...     with numpyro.plate("data", len(x)):
-        ...         gp.observe("y", gp.likelihoods.Poisson(), at_x, obs=y)
     """
 
     name: str

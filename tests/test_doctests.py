@@ -33,9 +33,12 @@ WITHOUT = """
     NonFiniteBoundError SparseGP datasets.Counts datasets.GridCounts datasets.Labelled
     datasets.Split datasets.SplitCounts deep.Layer deep.LinearMean diagnostics.Axes
     diagnostics.Finding diagnostics.LOO diagnostics.Report diagnostics.WAIC
-    diagnostics.axes_of kernels.FunctionKernel kernels.TinygpKernel kernels.Kernel
+    diagnostics.axes_of features.InducingFeatures features.Integral
+    features.LinearFunctional features.as_features features.as_functional
+    features.covariance features.has_rows features.jitter_of
+    features.paired_covariance kernels.FunctionKernel kernels.TinygpKernel kernels.Kernel
     kernels.kernel_values mcmc.Adaptive mcmc.Chains mcmc.HostAdaptation
-    mcmc.HostAdapted mcmc.Sampler mcmc.StochasticGradient
+    mcmc.HostAdapted mcmc.Sampler mcmc.StochasticGradient mcmc.TunesTogether
     variational.Entropy variational.Projected variational.full_gaussian
     variational.group_of variational.is_coupled variational.log_weights
     variational.project_outputs variational.simplified

@@ -28,7 +28,7 @@ from numpyro.infer.initialization import init_to_value
 
 from svgp_ppl.compilation import call, partition
 from svgp_ppl.guides.coupled import AutoCoupled
-from svgp_ppl.guides.processes import Shapes, param
+from svgp_ppl.guides.processes import Shapes, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
@@ -70,13 +70,13 @@ class AutoSites(AutoCoupled):
         ValueError: As in :class:`AutoCoupled`; or the start is no fit of this model.
 
     Example:
-        >>> import svgp_ppl as gp
-        >>> fitted = gp.fit(random.key(0), model, x, y)  # doctest: +SKIP
-        >>> guide = gp.AutoSites(model, fitted)  # doctest: +SKIP
-        >>> joint = gp.fit(random.key(1), model, guide, x, y)  # doctest: +SKIP
+        >>> guide = gp.AutoSites(model, fitted)
+        >>> joint = gp.fit(random.key(1), model, guide, x, y, num_steps=5)
         >>> draws = guide.sample_posterior(
-        ...     random.key(2), joint.params, x, y, sample_shape=(1000,)
-        ... )  # doctest: +SKIP
+        ...     random.key(2), joint.params, x, y, sample_shape=(10,)
+        ... )
+        >>> draws["lengthscale"].shape
+        (10,)
     """
 
     def __init__(
@@ -147,12 +147,12 @@ class AutoSites(AutoCoupled):
             projection = np.broadcast_to(eye, (*shape, shape[1]))
             data = np.zeros(shape)
         stem, dtype = self._stem(name, is_stacked), jnp.result_type(float)
-        start = {"projection": projection, "data": data}
-        of_name: dict[str, Any] = {
-            kind: param(f"{stem}_{kind}", jnp.asarray(value, dtype))
-            for kind, value in start.items()
-        }
-        return of_name["projection"], of_name["data"]
+        start: Any = jnp.asarray(data, dtype)
+        if self._is_product and name not in self._start:
+            start = off_zero(shape)
+        h: Any = param(f"{stem}_projection", jnp.asarray(projection, dtype))
+        y: Any = param(f"{stem}_data", start)
+        return h, y
 
     def _stem(self, name: str, is_stacked: bool) -> str:
         return name if is_stacked else f"{self.prefix}_{name}"

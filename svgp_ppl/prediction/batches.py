@@ -51,12 +51,8 @@ def predict_batches(
             or what ``gp.predict`` refuses.
 
     Example:
-        >>> import svgp_ppl as gp
-        >>> x = np.load("x.npy", mmap_mode="r")  # doctest: +SKIP
-        >>> mean = np.lib.format.open_memmap(
-        ...     "mean.npy", "w+", np.float32, (len(x),)
-        ... )  # doctest: +SKIP
-        >>> for rows, at in gp.predict_batches(model, fitted, x):  # doctest: +SKIP
+        >>> mean = np.lib.format.open_memmap("mean.npy", "w+", np.float32, (len(x),))
+        >>> for rows, at in gp.predict_batches(model, fitted, x, batch_size=100):
         ...     mean[rows] = at["y"].mean
     """
     size = require_count(batch_size, "batch_size")
