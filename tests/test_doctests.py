@@ -36,8 +36,9 @@ WITHOUT = """
     diagnostics.axes_of features.InducingFeatures features.Integral
     features.LinearFunctional features.as_features features.as_functional
     features.covariance features.has_rows features.jitter_of
-    features.paired_covariance kernels.FunctionKernel kernels.TinygpKernel kernels.Kernel
-    kernels.kernel_values mcmc.Adaptive mcmc.Chains mcmc.HostAdaptation
+    features.paired_covariance
+    kernels.FunctionKernel kernels.TinygpKernel kernels.Kernel kernels.kernel_values
+    mcmc.Adaptive mcmc.Chains mcmc.HostAdaptation
     mcmc.HostAdapted mcmc.Sampler mcmc.StochasticGradient mcmc.TunesTogether
     variational.Entropy variational.Projected variational.full_gaussian
     variational.group_of variational.is_coupled variational.log_weights
