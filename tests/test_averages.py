@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from jax import random
 from scipy.special import logsumexp
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import svgp_ppl as gp
 from svgp_ppl.prediction import averages
@@ -104,6 +106,27 @@ def test_moments_of_draws_have_derivatives():
 
     slope = (mean(1e-4) - mean(-1e-4)) / 2e-4
     np.testing.assert_allclose(jax.grad(mean)(0.0), slope, rtol=1e-5)
+
+
+def test_lapack_has_one_thread_until_a_prediction_is_done():
+    """Seen from the compiled program, which runs after the call in another thread."""
+    seen = []
+
+    def threads(x):
+        blas = [info for info in threadpool_info() if info["user_api"] == "blas"]
+        seen.extend(info["num_threads"] for info in blas)
+        return np.zeros((), np.int32)
+
+    def model(x):
+        number = jax.pure_callback(threads, jax.ShapeDtypeStruct((), np.int32), x[0, 0])
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0 + number, 1.0), COUNTS_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x))
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        at = gp.predict(model, {"f": np.zeros((3, 5))}, COUNTS_X)["y"]
+        assert np.isfinite(at.mean).all()
+    assert seen and set(seen) == {1}
 
 
 # ----------------------------------------------------------------- batches of inputs

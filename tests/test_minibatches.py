@@ -13,7 +13,8 @@ from scipy.stats import chi2
 
 import svgp_ppl as gp
 from svgp_ppl.fitting import minibatches
-from svgp_ppl.fitting.minibatches import Minibatches, _pages, permuted
+from svgp_ppl.fitting.minibatches import Minibatches, permuted
+from svgp_ppl.rows import pages_of
 
 RNG = np.random.default_rng(5)
 N, B = 120, 20
@@ -118,8 +119,8 @@ def test_pages_of_a_file_are_given_back(tmp_path):
     assert np.sum(x[:: size // 5000]) > 0  # by hand: five thousand rows stay mapped
     assert mapped() > 10.0
     # A copy-on-write mapping would forget what was written to it.
-    assert _pages(np.load(tmp_path / "x.npy", mmap_mode="c")) is None
-    assert _pages(x[5:]) is not None
+    assert pages_of(np.load(tmp_path / "x.npy", mmap_mode="c")) is None
+    assert pages_of(x[5:]) is not None
 
 
 # ------------------------------------------------------------------------- the bound

@@ -32,6 +32,7 @@ from svgp_ppl.handlers import (
     set_up,
     trace_of,
 )
+from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Guide, Prior, Samples
 from svgp_ppl.primitives import Expected, expected_of
@@ -263,7 +264,10 @@ class PosteriorModel:
         key = random.key(0) if self.key is None else self.key
         made_of = (*made_of, batch_size, *self._made_of)
         given = (self._leaves, self._arrays, key, data)
-        return call(run, made_of, *given, runs_once=runs_once)
+        with single_threaded_lapack():
+            # Until it is done: the threads are those of the whole process.
+            found = call(run, made_of, *given, runs_once=runs_once)
+            return jax.block_until_ready(found)
 
 
 def averaged(function: Callable, draws: Any, average: Average, size: int) -> Any:
