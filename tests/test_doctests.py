@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jax
 import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 
 import svgp_ppl as gp
@@ -83,6 +84,7 @@ def examples(path, names):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_examples_run(path, precision, namespace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    plt.close("all")  # figures that other tests have left
     assert "+SKIP" not in path.read_text()
     runner, report = doctest.DocTestRunner(optionflags=OPTIONS), []
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integra
 
     Example:
         >>> edges = np.linspace(0.0, 1.0, 6)[:, None]
-        >>> len(integral(edges[:-1], edges[1:]))
+        >>> len(gp.features.integral(edges[:-1], edges[1:]))
         5
     """
     low, high = (
@@ -65,7 +65,7 @@ def average(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integral
     """The mean of f over each box [lower_n, upper_n]; arguments as of :func:`integral`.
 
     Example:
-        >>> areas = average(np.zeros((1, 2)), np.ones((1, 2)))
+        >>> areas = gp.features.average(np.zeros((1, 2)), np.ones((1, 2)))
         >>> bool(np.isclose(np.sum(areas.weights), 1.0))
         True
     """

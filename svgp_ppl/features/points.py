@@ -28,7 +28,7 @@ class Points(LinearFunctional):
     Example:
         >>> import jax.numpy as jnp
         >>> import svgp_ppl as gp
-        >>> points = Points(jnp.linspace(0.0, 1.0, 5)[:, None])
+        >>> points = gp.features.Points(jnp.linspace(0.0, 1.0, 5)[:, None])
         >>> points.k_uf(gp.kernels.RBF(), jnp.zeros((3, 1))).shape
         (5, 3)
     """

@@ -31,7 +31,7 @@ from svgp_ppl.fitting.result import Fit
 from svgp_ppl.handlers import is_inducing, set_up, trace_of
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
-from svgp_ppl.variational import is_coupled, log_weights, project
+from svgp_ppl.variational import is_coupled, log_weights, project_outputs
 from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
 
 __all__ = ["update"]
@@ -182,7 +182,7 @@ def _moments_at(features: Any, process: SparseGP) -> tuple[jax.Array, jax.Array]
     size = len(features)
     if not isinstance(features, LinearFunctional):
         # They have not moved: u = L v.
-        projected = project(process.qv, process.scale_tril.T)
+        projected = project_outputs(process.qv, process.scale_tril.T)
         if projected.factor is None:
             return projected.mean, jnp.zeros((*projected.mean.shape, size))
         across = jnp.swapaxes(projected.factor, -1, -2)
