@@ -154,7 +154,7 @@ OUTSIDE = np.array([[-2.1], [-1.05], [2.0], [2.2], [3.5]])
 
 
 def inner(kernel, g, h):
-    """⟨g, h⟩ on [a, b] by quadrature, as in appendix A of the paper, order by order."""
+    """⟨g, h⟩ on [a, b] by quadrature, as in the paper: each order written out."""
     nodes, weights = np.polynomial.legendre.leggauss(400)
     t = (LOWER + UPPER) / 2 + (UPPER - LOWER) / 2 * nodes
     weights = (UPPER - LOWER) / 2 * weights

@@ -9,7 +9,7 @@ for M points on a grid and for M Fourier features on [-0.3, 10.3]. Seconds are t
 one value and gradient with respect to variance, lengthscale and noise, after
 compilation, the least of three. "once" is what Φ Φᵀ and Φ y take, which are all that
 Fourier features need of the data as long as these are inside of the interval: every
-further gradient is then free of N (Hensman, Durrande & Solin 2018, section 3.3).
+further gradient is then free of N (Hensman, Durrande & Solin 2018).
 float64.
 """
 

@@ -1,7 +1,7 @@
 """Matérn processes of one dimension as states (f, f', …) of a linear system.
 
 A Matérn kernel of order p − ½, λ = √(2p − 1) / ℓ, is the covariance of the stationary
-solution of (λ + ∂)^p f = √q white noise: Hartikainen & Särkkä (2010), section 3.1.
+solution of (λ + ∂)^p f = √q white noise: Hartikainen & Särkkä (2010).
 """
 
 import math
