@@ -20,7 +20,7 @@ from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
 from tests.conftest import mostly_single
-from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z
+from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z, unseen
 
 X = np.linspace(0.0, 3.0, 14)[:, None]
 Y = np.sin(2 * X[:, 0]) + 0.1 * np.cos(19 * np.arange(14))
@@ -161,18 +161,11 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
 
 @mostly_single
 def test_far_from_the_fit_density_and_slope_are_finite(precision):
-    z = counts_z()
+    z, data = counts_z(), unseen(COUNTS_X, COUNTS_Y)
     guide = gp.AutoGaussian(counts_model)
-    fit = gp.fit(
-        random.key(0),
-        counts_model,
-        guide,
-        COUNTS_X,
-        COUNTS_Y,
-        num_steps=300,
-        progress=False,
-    )
-    target = Target(random.key(1), counts_model, (COUNTS_X, COUNTS_Y), {}, fit.params)
+    options = {"num_steps": 300, "progress": False}
+    fit = gp.fit(random.key(0), counts_model, guide, *data, **options)
+    target = Target(random.key(1), counts_model, data, {}, fit.params)
     start = fitted_start(random.key(2), guide, fit.params, target, 2)
     values = start.coordinates.to_values({n: x[0] for n, x in start.positions.items()})
     density = jax.jit(jax.value_and_grad(lambda v: target.logdensity_fn(v, start.data)))

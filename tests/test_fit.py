@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import svgp_ppl as gp
 from tests.conftest import both_precisions
-from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model
+from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model, unseen
 
 DATA = (COUNTS_X, COUNTS_Y)
 KEY = 3
@@ -93,7 +93,7 @@ def test_progress_is_shown_unless_told_otherwise(capfd):
 def test_both_precisions(precision):
     guide = gp.AutoGaussian(batch_model)
     fitted = gp.fit(
-        random.key(0), batch_model, guide, *DATA, num_steps=30, progress=False
+        random.key(0), batch_model, guide, *unseen(*DATA), num_steps=30, progress=False
     )
     assert fitted.params["auto_f_loc"].dtype == jnp.dtype(f"float{precision}")
     assert fitted.losses[-1] < fitted.losses[0]
@@ -212,9 +212,8 @@ def by_hand(model):
 def test_failure_names_process_lengthscale_dtype_jitter_and_pair(precision, make_guide):
     guide = make_guide(coincident_model)
     with pytest.raises(gp.NonFiniteBoundError) as error:
-        gp.fit(
-            random.key(0), coincident_model, guide, *DATA, num_steps=5, progress=False
-        )
+        options = {"num_steps": 5, "progress": False}
+        gp.fit(random.key(0), coincident_model, guide, *unseen(*DATA), **options)
     message = str(error.value)
     assert "at step 0" in message
     assert len(error.value.fit.losses) == 0
@@ -262,7 +261,7 @@ def test_failure_keeps_the_last_finite_state():
 
 def test_failure_of_a_likelihood_names_site_and_datum():
     def model(x, y):
-        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(COUNTS_Z))
         factor = jnp.where(jnp.arange(len(x)) == 4, jnp.inf, 1.0)
         with numpyro.plate("data", len(x)):
             gp.observe("count", lambda f: dist.Poisson(factor * jnp.exp(f)), f(x), y)
@@ -375,7 +374,7 @@ def test_trace_elbo_can_be_the_loss(fitted):
 
 
 def batch_model(x, y, size=None):
-    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(COUNTS_Z))
     with numpyro.plate("data", len(x), subsample_size=size) as rows:
         gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
 
