@@ -10,7 +10,8 @@ kernel of order p − ½, λ = √(2p − 1) / ℓ, spectral density s(ω) = q /
 g(a) = (g, g', …)(a) the state, P its stationary covariance (their inner products for
 p = 1, 2 and 3, written at once). Hence k_uu = diag(α) + B P⁻¹ Bᵀ with
 α = (b − a) / 2s(ω_m), twice that for ω = 0, and B the states of φ. Beyond the interval
-f follows from its state at the border: f(b + r) = Σ_j g_j(r) ∂ʲf(b) + noise, g_j solving (λ + ∂)^p g = 0.
+f follows from its state at the border: f(b + r) = Σ_j g_j(r) ∂ʲf(b) + noise, g_j
+solving (λ + ∂)^p g = 0.
 """
 
 import math
