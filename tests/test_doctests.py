@@ -62,6 +62,7 @@ WITHOUT = """
 def namespace():
     page = (ROOT / "docs" / "api.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    plt.close("all")  # a change of the backend would
     matplotlib.use("agg")
     names = {}
     with jax.enable_x64(False):
