@@ -15,6 +15,7 @@ import svgp_ppl as gp
 from svgp_ppl.fitting import minibatches
 from svgp_ppl.fitting.minibatches import Minibatches, permuted
 from svgp_ppl.rows import pages_of
+from tests.models import unseen
 
 RNG = np.random.default_rng(5)
 N, B = 120, 20
@@ -25,7 +26,7 @@ Z = X[:6]
 
 def model(x, y=None, num_data=None, weight=None):
     variance = numpyro.param("variance", jnp.asarray(0.8))
-    f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), Z)
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), *unseen(Z))
     with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
         gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
 
@@ -150,7 +151,7 @@ def test_an_epoch_of_batches_averages_to_the_full_bound(still):
 def test_rows_of_the_plate_are_rows_of_the_batch(still):
     def by_rows(x, y=None, num_data=None):
         variance = numpyro.param("variance", jnp.asarray(0.8))
-        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), Z)
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 1.0), *unseen(Z))
         with numpyro.plate("data", N, subsample_size=len(x)) as rows:
             gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
 
@@ -164,7 +165,7 @@ def test_a_plateau_is_seen_through_the_noise(precision, capfd, tmp_path):
     options = {"num_steps": 500, "patience": 12, "optimizer": optax.sgd(0.0)}
     np.save(tmp_path / "x.npy", X)  # float64 on disk, float32 in the model
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    stopped = fit(mapped, progress=True, **options)
+    stopped = fit(mapped, *unseen(Y), progress=True, **options)
     assert len(stopped.losses) == 30  # the first block of ten in which 24 are done
     assert np.std(stopped.losses) > 1.0
     assert stopped.stopped_early
