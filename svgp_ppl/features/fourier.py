@@ -8,8 +8,8 @@ kernel of order p − ½, λ = √(2p − 1) / ℓ, spectral density s(ω) = q /
     ⟨g, h⟩ = (1/q) ∫_a^b (λ + ∂)^p g (λ + ∂)^p h + g(a)ᵀ P⁻¹ h(a),
 
 g(a) = (g, g', …)(a) the state, P its stationary covariance (their inner products for
-p = 1, 2 and 3, written at once). Hence k_uu = diag(α) + B P⁻¹ Bᵀ with α = (b − a) / 2s(ω_m),
-twice that for ω = 0, and B the states of φ. Beyond the interval f follows from its
+p = 1, 2 and 3, written at once). Hence k_uu = diag(α) + B P⁻¹ Bᵀ, B the states of φ and
+α = (b − a) / 2s(ω_m), twice that for ω = 0. Beyond the interval f follows from its
 state at the border: f(b + r) = Σ_j g_j(r) ∂ʲf(b) + noise, g_j solving (λ + ∂)^p g = 0.
 """
 
