@@ -76,7 +76,7 @@ class LinearFunctional(abc.ABC):
         """ℒ_n g for every row.
 
         Args:
-            function: g, x [n, D] -> [*K, n] for any n, each row on its own.
+            function: g, ``x [n, D] -> [*K, n]`` for any n, each row on its own.
         """
 
     @abc.abstractmethod
