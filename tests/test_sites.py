@@ -319,7 +319,7 @@ def test_minibatches():
 
 @pytest.mark.parametrize("start", [3, (counts_model, 4), "fit"])
 def test_a_start_that_is_none_is_refused(start):
-    with pytest.raises(ValueError, match=r"start must be what gp\.fit returned"):
+    with pytest.raises(ValueError, match=r"start must be what gp\.fit returns"):
         gp.AutoSites(counts_model, start)
 
 

@@ -28,11 +28,12 @@ from svgp_ppl.compilation import call, partition
 from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.result import Fit
+from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import is_inducing, set_up, trace_of
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
 from svgp_ppl.variational import is_coupled, log_weights, project_outputs
-from svgp_ppl.variational.sites import Prior, Sites, moments, sites_of
+from svgp_ppl.variational.sites import Sites, moments, sites_of
 
 __all__ = ["update"]
 
@@ -122,7 +123,7 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
                 _require_gaussian(name, site["value"])
                 _require_known_features(name, process.features)
                 qv = moments([site["value"]], [len(process.features)])
-                prior = Prior(process.inducing_mean, process.scale_tril)
+                prior = prior_of(site)
                 found[name] = (qv, prior, process.features)
         return found
 

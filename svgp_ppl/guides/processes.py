@@ -30,6 +30,7 @@ __all__ = [
     "Group",
     "ProcessGuide",
     "gaussian",
+    "guide_and_params",
     "off_zero",
     "param",
     "require_covariance",
@@ -263,6 +264,28 @@ class ProcessGuide(AutoGuide):
         for name, (qv, members) in self._fitted(params).items():
             values |= _by_process(name, _quantiles(qv, q), members)
         return values
+
+
+def guide_and_params(given: Any, name: str) -> tuple[Callable, Mapping[str, Any]]:
+    """What a fit is made of.
+
+    Args:
+        given: What ``gp.fit`` returned, or ``(guide, params)``.
+        name: Of the argument, for the error.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    parts = given
+    if not isinstance(given, tuple | list):
+        parts = getattr(given, "guide", None), getattr(given, "params", None)
+    match parts:
+        case (guide, params) if callable(guide) and isinstance(params, Mapping):
+            return guide, params
+    raise ValueError(
+        f"{name} must be what gp.fit returns, or (guide, params) with the params of "
+        f"numpyro's SVI, and is a {type(given).__name__}."
+    )
 
 
 def param(name: str, initial, constraint=constraints.real):

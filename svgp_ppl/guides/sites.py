@@ -28,13 +28,13 @@ from numpyro.infer.initialization import init_to_value
 
 from svgp_ppl.compilation import call, partition
 from svgp_ppl.guides.coupled import AutoCoupled
-from svgp_ppl.guides.processes import Shapes, off_zero, param
+from svgp_ppl.guides.processes import Shapes, guide_and_params, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
 from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
 
-__all__ = ["AutoSites", "gaussians_of"]
+__all__ = ["AutoSites", "gaussians_of", "prior_of"]
 
 # Of every site at the start, when there is no fit: weak, and no stationary point.
 _START = 0.1
@@ -88,7 +88,7 @@ class AutoSites(AutoCoupled):
         rest: Callable[..., AutoGuide] = AutoMultivariateNormal,
         **options,
     ):
-        self._origin = None if start is None else _guide_and_params(start)
+        self._origin = None if start is None else guide_and_params(start, "start")
         self._start: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._centre: dict[str, Any] | None = None
         super().__init__(model, blocks, rest=rest, **options)
@@ -100,7 +100,9 @@ class AutoSites(AutoCoupled):
         super()._setup_prototype(*args, **kwargs)
         if found is not None:
             self._start = {
-                name: _sites_at(members or {name: self._shapes[name]}, found, members)
+                name: _sites_at(
+                    members or {name: self._shapes[name]}, found, members is not None
+                )
                 for name, members in self._members().items()
             }
 
@@ -168,7 +170,7 @@ class AutoSites(AutoCoupled):
             sites = trace_of(
                 model, args, kwargs, key=random.key(0), values=values | of_v
             )
-        return {name: _prior_of(sites[name]) for name in self._shapes}
+        return {name: prior_of(sites[name]) for name in self._shapes}
 
     def variational(self, shapes: Shapes, param: Callable):
         """Raises: there is no q(v) without the other latent sites."""
@@ -249,13 +251,14 @@ def gaussians_of(
     found = []
     for qvs in groups.values():
         # Ordered as the stack; a dict would be sorted on its way through a program.
-        priors = OrderedDict((name, _prior_of(model_trace[name])) for name in qvs)
+        priors = OrderedDict((name, prior_of(model_trace[name])) for name in qvs)
         sizes = [len(prior.scale_tril) for prior in priors.values()]
         found.append((*moments(list(qvs.values()), sizes), priors))
     return found
 
 
-def _prior_of(site: dict) -> Prior:
+def prior_of(site: dict) -> Prior:
+    """The prior of u, from the site of a process."""
     process = site["infer"]["inducing"]["process"]
     return Prior(process.inducing_mean, process.scale_tril)
 
@@ -268,20 +271,9 @@ def _shape_of(shapes: Mapping[str, tuple], is_stacked: bool) -> tuple[int, ...]:
     return shape
 
 
-def _guide_and_params(start: Any) -> tuple[Callable, dict]:
-    guide, params = getattr(start, "guide", None), getattr(start, "params", None)
-    if isinstance(start, tuple) and len(start) == 2:
-        guide, params = start
-    if not callable(guide) or not isinstance(params, Mapping):
-        raise ValueError(
-            "start must be what gp.fit returned, or (guide, params), and is a "
-            f"{type(start).__name__}."
-        )
-    return guide, dict(params)
-
-
-def _fitted(model: Callable, guide: Callable, params: dict, args, kwargs):
+def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
     """θ at a fit, and the moments of its q(v) with the priors there."""
+    params = dict(params)
     set_up(guide, random.key(0), args, kwargs)
     arrays, combine, static = partition(args, kwargs)
 
@@ -321,7 +313,7 @@ def _fitted(model: Callable, guide: Callable, params: dict, args, kwargs):
 
 
 def _sites_at(
-    shapes: Mapping[str, tuple], found: list, members: Any
+    shapes: Mapping[str, tuple], found: list, is_stacked: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """H and y of a group, from every q(v) of a fit and the priors there."""
     of_v = {}
@@ -347,7 +339,7 @@ def _sites_at(
             if one is other:  # of one Gaussian
                 covariance[span, other_span] = one[np.ix_(rows, columns)]
     priors = OrderedDict((name, of_v[name][3]) for name in shapes)
-    num_groups = 1 if members else len(np.atleast_2d(priors[next(iter(priors))].mean))
+    num_groups = 1 if is_stacked else len(parts[0][3].mean)
     loc = loc.reshape(num_groups, -1)
     blocks = covariance.reshape(num_groups, loc.shape[1], num_groups, loc.shape[1])
     diagonal = np.arange(num_groups)

@@ -12,6 +12,7 @@ from numpyro.handlers import substitute
 
 from svgp_ppl.compilation import call
 from svgp_ppl.fitting import Fit
+from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -23,7 +24,6 @@ __all__ = [
     "Coordinates",
     "Start",
     "fitted_start",
-    "guide_and_params",
     "plain_coordinates",
     "reparam_sites",
 ]
@@ -174,7 +174,7 @@ def reparam_sites(
         >>> moved = gp.mcmc.reparam_sites(model, fitted, x, y)
         >>> mcmc = MCMC(NUTS(moved), num_warmup=300, num_samples=500)
     """
-    guide, params = guide_and_params(init)
+    guide, params = guide_and_params(init, "init")
     target = Target(random.key(0), model, args, kwargs, params)
     start = fitted_start(random.key(0), guide, params, target, 1)
     if not start.data.sites:
@@ -183,23 +183,6 @@ def reparam_sites(
             "that of AutoGaussian, or a mixture of them."
         )
     return in_sites(substitute(model, data=start.data.params), start.data.sites)
-
-
-def guide_and_params(init: Any) -> tuple[Callable, Mapping[str, Any]]:
-    """What a fit is made of.
-
-    Raises:
-        ValueError: It is not a :class:`Fit` nor ``(guide, params)``.
-    """
-    match init:
-        case Fit():
-            return init.guide, init.params
-        case (guide, params) if callable(guide) and isinstance(params, Mapping):
-            return guide, params
-    raise ValueError(
-        "init must be what gp.fit returns, or (guide, params) with the params of "
-        f"numpyro's SVI, and is a {type(init).__name__}."
-    )
 
 
 def _fitted_sites(

@@ -17,7 +17,7 @@ from svgp_ppl.mcmc.blackjax_parts import (
     pytree_size,
 )
 from svgp_ppl.mcmc.hmc import hmc_step, squared_distance
-from svgp_ppl.mcmc.sampler import HostAdaptation, StepsThenAdapts, require_numbers
+from svgp_ppl.mcmc.sampler import AdaptsOnHost, HostAdaptation, require_numbers
 from svgp_ppl.mcmc.slice import slice_step
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
@@ -86,7 +86,7 @@ class GibbsWarmup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gibbs(StepsThenAdapts):
+class Gibbs(AdaptsOnHost):
     """v given θ by HMC or elliptical slices, then θ given v by random-walk Metropolis.
 
     The comparator of Hensman et al. (2015): the whitened values v are ancillary, so the
@@ -165,17 +165,6 @@ class Gibbs(StepsThenAdapts):
             return _as_tuned(dtype, *update_v(stats), *update_rest(stats))
 
         return HostAdaptation(length, tuned)
-
-    def current(self, warmup: GibbsWarmup) -> tuple[GibbsState, GibbsTuned]:
-        """State, and the tuning of this round."""
-        return warmup.state, warmup.tuned
-
-    def adapt(
-        self, warmup: GibbsWarmup, state: GibbsState, info: GibbsInfo, entry: Any
-    ) -> GibbsWarmup:
-        """The host adapts, between rounds."""
-        del info, entry
-        return GibbsWarmup(state, warmup.tuned)
 
     def finish(self, warmup: GibbsWarmup) -> tuple[GibbsState, GibbsTuned]:
         """State, and the best tuning that was found."""

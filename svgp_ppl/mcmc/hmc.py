@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from svgp_ppl.mcmc.blackjax_parts import DynamicHMCState
-from svgp_ppl.mcmc.sampler import HostAdaptation, StepsThenAdapts, require_numbers
+from svgp_ppl.mcmc.sampler import AdaptsOnHost, HostAdaptation, require_numbers
 from svgp_ppl.mcmc.tuning import (
     jump_for_steps,
     log_grid,
@@ -73,7 +73,7 @@ class HMCWarmup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HMC(StepsThenAdapts):
+class HMC(AdaptsOnHost):
     """L leapfrog steps, L uniform on 1, …, L_max anew at each draw; unit masses.
 
     The sampler of Hensman et al. (2015): whitening is the metric. The warm-up is
@@ -130,17 +130,6 @@ class HMC(StepsThenAdapts):
             return as_tuned(stats["step_size"].dtype, *update(stats))
 
         return HostAdaptation(length, tuned)
-
-    def current(self, warmup: HMCWarmup) -> tuple[DynamicHMCState, HMCTuned]:
-        """State, and the tuning of this round."""
-        return warmup.state, warmup.tuned
-
-    def adapt(
-        self, warmup: HMCWarmup, state: DynamicHMCState, info: HMCInfo, entry: Any
-    ) -> HMCWarmup:
-        """The host adapts, between rounds."""
-        del info, entry
-        return HMCWarmup(state, warmup.tuned)
 
     def finish(self, warmup: HMCWarmup) -> tuple[DynamicHMCState, HMCTuned]:
         """Position, and the best tuning that was found."""

@@ -25,10 +25,11 @@ from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.compilation import Program, call, find
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.fitting import Fit
+from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.blackjax_parts import systematic
 from svgp_ppl.mcmc.chains import Chains
-from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start, guide_and_params
+from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.target import Target
 
@@ -108,7 +109,7 @@ def importance_sample(
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
     require_arguments(model, args, kwargs)
     key_target, key_start, key_first, key_second, key_kept = random.split(key, 5)
-    guide, params = guide_and_params(init)
+    guide, params = guide_and_params(init, "init")
     made = (model, args, kwargs, params, num_noise_draws)
     with single_threaded_lapack():
         target = Target(key_target, *made, collapse=True)

@@ -11,6 +11,7 @@ from jax import random
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
+from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
@@ -18,7 +19,6 @@ from svgp_ppl.mcmc.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import (
     Start,
     fitted_start,
-    guide_and_params,
     plain_coordinates,
 )
 from svgp_ppl.mcmc.draws import as_arviz
@@ -128,7 +128,7 @@ def sample(
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
-    guide, params = (None, {}) if init is None else guide_and_params(init)
+    guide, params = (None, {}) if init is None else guide_and_params(init, "init")
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
     choice = _choice(coordinates, sampler, guide)
     biased = isinstance(sampler, StochasticGradient)

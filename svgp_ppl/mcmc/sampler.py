@@ -9,6 +9,7 @@ import numpy as np
 __all__ = [
     "CHAINS",
     "Adaptive",
+    "AdaptsOnHost",
     "HostAdaptation",
     "HostAdapted",
     "Sampler",
@@ -141,6 +142,22 @@ class StepsThenAdapts:
         state, tuned = self.current(warmup)
         state, info = self.step(key, state, logdensity_fn, tuned)
         return self.adapt(warmup, state, info, entry), info
+
+
+class AdaptsOnHost(StepsThenAdapts):
+    """An :class:`Adaptive` sampler that the host tunes: nothing adapts in a round.
+
+    Its warm-up has the fields ``state`` and ``tuned``.
+    """
+
+    def current(self, warmup: Any) -> tuple[Any, Any]:
+        """State, and the tuning of this round."""
+        return warmup.state, warmup.tuned
+
+    def adapt(self, warmup: Any, state: Any, info: Any, entry: Any) -> Any:
+        """The host adapts, between rounds."""
+        del info, entry
+        return warmup._replace(state=state)
 
 
 def require_numbers(sampler: Any) -> None:
