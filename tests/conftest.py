@@ -1,5 +1,6 @@
 """Shapes are checked at run time, and every test says in which precision it runs."""
 
+import gc
 import os
 import sys
 
@@ -44,6 +45,10 @@ def _compile_without_fusions():
 
 
 XLA_FLAGS = _compile_without_fusions()
+
+# Programs are millions of objects that stay: to look at them again and again took a
+# tenth of the time.
+gc.set_threshold(100_000, 20, 100)
 
 # The annotations of the package cannot lie: every call is checked while testing.
 install_import_hook("svgp_ppl", "beartype.beartype")

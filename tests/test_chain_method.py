@@ -61,7 +61,7 @@ def assert_close(one, other):
     [
         NUTS(),
         pytest.param(NUTS("dense"), marks=pytest.mark.slow),
-        HMC(num_rounds=3),
+        pytest.param(HMC(num_rounds=3), marks=pytest.mark.slow),
         pytest.param(MCLMC(num_rounds=3), marks=pytest.mark.slow),
         Walk(0.5),
     ],

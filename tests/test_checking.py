@@ -74,7 +74,9 @@ def values_of(posterior, name, site="y"):
 # --------------------------------------------------------------- numbers, twice
 
 
-@pytest.mark.parametrize("which", ["draws", "of_fit"])
+@pytest.mark.parametrize(
+    "which", [pytest.param("draws", marks=pytest.mark.slow), "of_fit"]
+)
 def test_predictive_draws_have_the_moments_of_the_prediction(which, request):
     posterior = request.getfixturevalue(which)
     at_data = gp.predict(model, posterior, COUNTS_X)["y"]

@@ -140,6 +140,7 @@ def test_programs_go_with_their_model():
     assert len(compilation._found) < kept
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_fits():
     def programs_after_fit():
         fit(make_model())

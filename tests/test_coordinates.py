@@ -108,7 +108,7 @@ def started(model, make_guide):
         pytest.param(several_outputs, diagonal, marks=pytest.mark.slow),
         (additive, gp.AutoCoupled),
         pytest.param(additive, gp.AutoGaussian, marks=pytest.mark.slow),
-        (layers, gp.AutoDeep),
+        pytest.param(layers, gp.AutoDeep, marks=pytest.mark.slow),
     ],
 )
 def test_the_density_is_that_of_v_times_the_volume(model, make_guide):

@@ -37,6 +37,11 @@ SMOOTH = {
 MATERN = [K.Matern12(1.7, 0.6), K.Matern32(1.7, 0.6), K.Matern52(1.7, 0.6)]
 smooth = pytest.mark.parametrize("kernel", SMOOTH.values(), ids=SMOOTH.keys())
 matern = pytest.mark.parametrize("kernel", MATERN, ids=["12", "32", "52"])
+# One of them by default, the others with the slow tests.
+ONE_MATERN = [
+    pytest.param(k, marks=[pytest.mark.slow] * (k is not MATERN[1])) for k in MATERN
+]
+one_matern = pytest.mark.parametrize("kernel", ONE_MATERN, ids=["12", "32", "52"])
 
 
 def close(found, wanted, tolerance=1e-8):
@@ -53,7 +58,8 @@ def test_derivative_features_are_the_gradient_of_the_kernel(kernel):
     def number(z, x):
         return kernel.paired(z[None], x[None])[0]
 
-    each = [[jax.grad(number)(jnp.asarray(z), jnp.asarray(x)) for x in X] for z in Z]
+    slope = jax.jit(jax.grad(number))
+    each = [[slope(jnp.asarray(z), jnp.asarray(x)) for x in X] for z in Z]
     for column in range(2):
         wanted = np.asarray(each)[..., column]
         features = ft.Derivative(jnp.asarray(Z), column)
@@ -76,10 +82,15 @@ def test_derivatives_are_differences_of_points(name):
     # Kernels that are not analytic where points meet have larger differences.
     tolerance = {"column": 5e-2, "periodic": 1e-4, "arc cosine": 1e-3}.get(name, 1e-8)
     exact, near = ft.Derivative(jnp.asarray(Z), 1), stencil(Z, 1, 0.01)
-    close(exact.k_uf(kernel, jnp.asarray(X)), near.k_uf(kernel, X), tolerance)
-    close(exact.k_uu(kernel), near.k_uu(kernel), tolerance)
-    close(exact.variance(kernel), near.variance(kernel), tolerance)
-    close(jnp.diagonal(exact.k_uu(kernel)), exact.variance(kernel))
+    found, wanted = jax.jit(
+        lambda: [
+            (f.k_uf(kernel, X), f.k_uu(kernel), f.variance(kernel))
+            for f in (exact, near)
+        ]
+    )()
+    for one, other in zip(found, wanted):
+        close(one, other, tolerance)
+    close(jnp.diagonal(found[1]), found[2])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +231,7 @@ def test_fourier_k_uu_is_the_gram_matrix_of_the_inner_product(kernel):
     close(features.k_uu(kernel) * scale * scale[:, None], wanted)
 
 
-@matern
+@one_matern
 def test_fourier_k_uf_reproduces(kernel):
     """φ inside; beyond the interval ⟨φ, k(x, ·)⟩ by quadrature."""
     features, basis = ft.Fourier(LOWER, UPPER, 3), waves(3)
@@ -246,7 +257,7 @@ def test_fourier_k_uf_reproduces(kernel):
         close(found, wanted, 1e-7)
 
 
-@matern
+@one_matern
 def test_fourier_features_never_explain_more_than_there_is(kernel):
     """k_fu k_uu⁻¹ k_uf ≤ k, closer with every frequency; also beyond the interval."""
     kernel = type(kernel)(1.7, 0.25)
@@ -264,7 +275,7 @@ def test_fourier_features_never_explain_more_than_there_is(kernel):
         np.testing.assert_allclose(np.diagonal(rest)[:3], tail, rtol=0.02)
 
 
-@matern
+@one_matern
 def test_fourier_bound_is_the_dense_one(kernel):
     """log N(y; 0, Q + σ²I) − tr(K − Q) / 2σ² at the best q(v), from the model."""
     y = np.sin(3 * INSIDE[:, 0]) + 0.1 * np.arange(14) % 3
@@ -372,7 +383,13 @@ REPRESENTED = {
     "slopes": lambda: ft.Concatenated((ft.Points(Z[:3]), ft.Derivative(Z[:4], 1))),
     "areas": lambda: ft.average(Z, Z + 0.5, 5),
 }
-represented = pytest.mark.parametrize("z", REPRESENTED.values(), ids=REPRESENTED.keys())
+represented = pytest.mark.parametrize(
+    "z",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name == "points"))
+        for name, make in REPRESENTED.items()
+    ],
+)
 
 
 @represented
@@ -382,21 +399,25 @@ def test_a_latent_at_an_integral_is_the_sum_of_latents(z):
     def mean(x):
         return jnp.stack([jnp.sin(x[:, 0]), x[:, 1] ** 2], axis=1)
 
-    f = process_of(z(), num_outputs=2, mean=mean)
-    areas = ft.integral(X, X + 0.7, 3)
-    seen = f(areas)
-    points = [f(areas.x[:, j]) for j in range(areas.x.shape[1])]
-    total = sum(w[:, None] * point for w, point in zip(areas.weights.T, points))
-    close(seen.mean, total.mean)
-    close(seen.variance, total.variance)
-    for found, wanted in zip(seen.joint(), total.joint()):
+    @jax.jit
+    def moments():
+        f = process_of(z(), num_outputs=2, mean=mean)
+        areas = ft.integral(X, X + 0.7, 3)
+        seen, at_x = f(areas), f(jnp.asarray(X))
+        points = [f(areas.x[:, j]) for j in range(areas.x.shape[1])]
+        total = sum(w[:, None] * point for w, point in zip(areas.weights.T, points))
+        both, wanted = gp.stack([seen, at_x]), gp.stack([total, at_x])
+        difference = seen - at_x
+        return (
+            (seen.mean, total.mean),
+            (seen.variance, total.variance),
+            *zip(seen.joint(), total.joint()),
+            (both.covariance, wanted.covariance),
+            (difference.marginal(chunk_size=3).variance, difference.variance),
+        )
+
+    for found, wanted in moments():
         close(found, wanted)
-    both = gp.stack([seen, f(jnp.asarray(X))])
-    wanted = gp.stack([total, f(jnp.asarray(X))])
-    close(both.covariance, wanted.covariance)
-    difference = seen - f(jnp.asarray(X))
-    in_chunks = difference.marginal(chunk_size=3).variance
-    close(in_chunks, difference.variance)
 
 
 @represented

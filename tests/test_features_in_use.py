@@ -45,7 +45,13 @@ def fitted(model, *args, key=0, **options):
     return gp.fit(random.key(key), model, gp.AutoGaussian(model), *args, **options)
 
 
-@all_features
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name != "slopes"))
+        for name, make in FEATURES.items()
+    ],
+)
 def test_update_is_the_fit_of_all_data(make):
     model = regression(make())
     whole = fitted(model, X, Y)
@@ -107,7 +113,9 @@ def several_kinds(x, centres, y=None, slopes=None, means=None):
         gp.observe("area", likelihood, seen, obs=means)
 
 
-@pytest.mark.parametrize("method", ["exact", "pathwise"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("exact", marks=pytest.mark.slow), "pathwise"]
+)
 def test_functions_are_joint_over_values_slopes_and_areas(method):
     """Mean and covariance of draws of three sites are those of one posterior."""
     fit = fitted(several_kinds, X[:3], EDGES[4:6], Y[:3], Y[:3], Y[:2])
@@ -143,6 +151,7 @@ def unknown(areas, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(areas), obs=y)
 
 
+@pytest.mark.slow
 def test_areas_as_data_from_the_fit_to_the_draws(tmp_path):
     """An Integral is an argument like any other; values are predicted from averages."""
     areas = ft.average(EDGES[:-1], EDGES[1:], 3)

@@ -285,7 +285,10 @@ def _processes(variational):
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [*((kind, 64) for kind in BELIEFS), ("coupled mixture", 32)],
+    [
+        *((kind, 64) for kind in BELIEFS),
+        pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
+    ],
     indirect=["precision"],
 )
 def test_moments_are_those_of_the_dense_gaussian(kind, precision):

@@ -95,7 +95,14 @@ def test_every_likelihood_is_tested():
     assert all(type(seed(make, 0)()).__name__ == n for n, (make, *_) in EVERY.items())
 
 
-@pytest.mark.parametrize("name", EVERY)
+# Others of the same shape stand for them by default.
+ALIKE = {"StudentT", "HeteroscedasticGaussian", "AdditiveNoiseBernoulli", "Warped"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in ALIKE)) for n in EVERY],
+)
 def test_a_model_and_a_prediction(name):
     """Data in a plate, log density finite, and a prediction from draws."""
     make, y, components = EVERY[name]

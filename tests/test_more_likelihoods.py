@@ -184,7 +184,14 @@ def test_moments_are_those_of_dense_nodes(name, computed):
     np.testing.assert_allclose(computed[name][2][1], variance, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+# Their random numbers take seconds to compile.
+LONG = {"NegativeBinomial", "Beta", "Exponential"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in CASES],
+)
 def test_draws_have_the_moments_and_the_cdf(name):
     likelihood, _, _, moments = CASES[name]
     distribution = likelihood(jnp.full(N, 0.4))

@@ -234,6 +234,7 @@ def test_draws_of_functions_have_the_moments_of_predictions(kind):
         assert np.all(np.abs(error) < 5 * np.std(spread, axis=0) / 2000**0.5 + 1e-4)
 
 
+@pytest.mark.slow
 @mostly("coupled")
 def test_coordinates_of_samplers(kind):
     """The proposals of importance sampling follow from the sites of the fit alone."""
@@ -288,6 +289,7 @@ def test_fit_is_between_diagonal_and_full(fitted):
     assert full.losses[-1] < fitted.losses[-1] < diagonal.losses[-1] - 0.1
 
 
+@pytest.mark.slow
 def test_a_fit_is_reported_sampled_from_and_updated(fitted):
     report = str(gp.diagnostics.report(fitted, *DATA))
     assert "k-hat" in report or "k̂" in report, report

@@ -177,7 +177,7 @@ def test_layers_are_not_stored():
 @pytest.fixture(scope="module")
 def from_fit(fitted):
     with jax.enable_x64(True):
-        return starts(reported_model, *DATA, num_chains=200, init=fitted)
+        return starts(reported_model, *DATA, num_chains=50, init=fitted)
 
 
 def test_chains_start_at_the_fit(fitted, from_fit):
@@ -190,8 +190,8 @@ def test_chains_start_at_the_fit(fitted, from_fit):
     mean = np.asarray(fitted.params["auto_f_loc"])
     scale_tril = np.asarray(fitted.params["auto_f_scale_tril"])
     sd = np.sqrt(np.sum(scale_tril**2, axis=1))
-    assert np.all(np.abs(values["f"].mean(0) - mean) < 5 * sd / np.sqrt(200))
-    assert np.all(np.abs(values["f"].std(0) / sd - 1) < 5 / np.sqrt(2 * 200))
+    assert np.all(np.abs(values["f"].mean(0) - mean) < 5 * sd / np.sqrt(50))
+    assert np.all(np.abs(values["f"].std(0) / sd - 1) < 5 / np.sqrt(2 * 50))
     np.testing.assert_array_equal(
         group(draws, "constant_data")["z"], fitted.params["z"]
     )
@@ -199,7 +199,7 @@ def test_chains_start_at_the_fit(fitted, from_fit):
 
 def test_guide_and_params_start_like_the_fit(fitted, from_fit):
     pair = (fitted.guide, fitted.params)
-    values, _ = starts(reported_model, *DATA, num_chains=200, init=pair)
+    values, _ = starts(reported_model, *DATA, num_chains=50, init=pair)
     for name, value in from_fit[0].items():
         np.testing.assert_array_equal(values[name], value)
 

@@ -205,6 +205,7 @@ def draws_of(fitted, num=2000):
     )
 
 
+@pytest.mark.slow
 def test_hyperparameters_have_the_spread_of_their_posterior(joint_fit):
     """Of importance sampling; with a q(v) that stays, half and less of it."""
     draws = gp.importance_sample(

@@ -27,7 +27,7 @@ from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.predictive import log_predictive_density
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions
+from tests.conftest import both_precisions, mostly_single
 
 # Means to ±100 and variances from 1e-8 to 1e4, all exact in float32; every third mean
 # is within two standard deviations of the bend.
@@ -109,7 +109,7 @@ def test_bernoulli(link, precision):
     _agree(ours, exact, 1e-5 if precision == 32 else 2e-6)
 
 
-@both_precisions
+@mostly_single
 def test_additive_noise_inside_the_logarithm(precision):
     """The rule asked for by name; the default is the bound with the noise outside."""
     for noise, flip in ((1.0, 1e-3), (2.897, 1e-8), (1e-4, 0.3)):
