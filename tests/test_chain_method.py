@@ -207,6 +207,7 @@ def test_a_file_of_one_method_is_continued_by_the_other(methods, tmp_path):
     assert_close(more, run(second, HMC(num_rounds=3)))
 
 
+@pytest.mark.slow
 def test_sample_passes_the_method_on_and_records_it():
     options = {"num_chains": 2, "num_warmup": 6, "num_samples": 5, "progress": False}
     given = (random.key(0), counts_model, COUNTS_X, COUNTS_Y)

@@ -191,6 +191,7 @@ def test_another_model_guide_or_optimizer_is_refused(whole, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_call")
 def test_another_optimizer_starts_from_guide_and_params(whole):
     before = whole["adam"]

@@ -91,7 +91,9 @@ def test_a_second_sample_compiles_nothing():
     assert compilations(lambda: sample(again, init))[1] == 0
 
 
-@pytest.mark.parametrize("from_draws", [False, True])
+@pytest.mark.parametrize(
+    "from_draws", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_second_predictions_compile_nothing(from_draws):
     model = make_model()
     posterior = fit(model)

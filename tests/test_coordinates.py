@@ -106,7 +106,7 @@ def started(model, make_guide):
         pytest.param(with_mean, mixture, marks=pytest.mark.slow),
         (several_outputs, gp.AutoGaussian),
         pytest.param(several_outputs, diagonal, marks=pytest.mark.slow),
-        (additive, gp.AutoCoupled),
+        pytest.param(additive, gp.AutoCoupled, marks=pytest.mark.slow),
         pytest.param(additive, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(layers, gp.AutoDeep, marks=pytest.mark.slow),
     ],
@@ -274,6 +274,7 @@ def test_draws_of_a_collapsed_model_have_its_v():
     assert found["f"].shape == (1, 2, 4) and found["g"].shape == (1, 2, 2, 3)
 
 
+@pytest.mark.slow
 def test_numpyro_samples_in_the_coordinates_of_a_fit():
     guide, params = fitted(with_mean, gp.AutoGaussian)
     moved = gp.mcmc.reparam_sites(with_mean, (guide, params), X, Y)

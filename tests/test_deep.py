@@ -125,7 +125,13 @@ def test_layer_without_variance_is_plain_composition():
     assert errors[1] < 1e-4 < errors[0]
 
 
-@pytest.mark.parametrize("loss", [gp.MarginalELBO(num_particles=2), Trace_ELBO(2)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(gp.MarginalELBO(num_particles=2), marks=pytest.mark.slow),
+        Trace_ELBO(2),
+    ],
+)
 def test_deep_model_under_svi(loss):
     guide = gp.AutoGaussian(deep_model)
     svi = SVI(deep_model, guide, optax.adam(0.03), loss=loss)
@@ -186,6 +192,7 @@ def test_density_is_averaged_over_the_nodes():
     np.testing.assert_allclose(density, np.mean(each), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_density_of_many_nodes_is_the_integral_over_the_layer():
     x, y = X[3:4], Y[3:4]
     v = {"inner": 0.3 * jnp.arange(8.0).reshape(2, 4) - 1, "outer": jnp.arange(4.0)}

@@ -140,7 +140,9 @@ def test_a_q_that_cannot_be_marginalised_is_sampled():
     assert abs(np.mean(ours) - exact) < 5 * np.std(ours) / len(ours) ** 0.5
 
 
-@pytest.mark.parametrize("make", [AutoDelta, AutoNormal])
+@pytest.mark.parametrize(
+    "make", [pytest.param(AutoDelta, marks=pytest.mark.slow), AutoNormal]
+)
 def test_guides_of_numpyro(make):
     """AutoDelta is the second reading; AutoNormal's Gaussians are marginalised."""
     guide = make(model)

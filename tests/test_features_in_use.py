@@ -26,7 +26,14 @@ FEATURES = {
     ),
     "areas": lambda: ft.average(EDGES[:-1:3], EDGES[3::3]),
 }
-all_features = pytest.mark.parametrize("make", FEATURES.values(), ids=FEATURES.keys())
+# One kind by default, the others with the slow tests.
+mostly_slopes = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name != "slopes"))
+        for name, make in FEATURES.items()
+    ],
+)
 
 
 def regression(features):
@@ -45,13 +52,7 @@ def fitted(model, *args, key=0, **options):
     return gp.fit(random.key(key), model, gp.AutoGaussian(model), *args, **options)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name != "slopes"))
-        for name, make in FEATURES.items()
-    ],
-)
+@mostly_slopes
 def test_update_is_the_fit_of_all_data(make):
     model = regression(make())
     whole = fitted(model, X, Y)
@@ -83,7 +84,7 @@ def test_update_wants_features_that_stay():
         gp.update(random.key(1), fit, X, Y, **EXACT)
 
 
-@all_features
+@mostly_slopes
 def test_functions_have_the_law_of_the_latent(make):
     model = regression(make())
     fit = fitted(model, X, Y)
@@ -113,9 +114,8 @@ def several_kinds(x, centres, y=None, slopes=None, means=None):
         gp.observe("area", likelihood, seen, obs=means)
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param("exact", marks=pytest.mark.slow), "pathwise"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["exact", "pathwise"])
 def test_functions_are_joint_over_values_slopes_and_areas(method):
     """Mean and covariance of draws of three sites are those of one posterior."""
     fit = fitted(several_kinds, X[:3], EDGES[4:6], Y[:3], Y[:3], Y[:2])

@@ -80,8 +80,7 @@ def test_init_continues_where_a_fit_stopped(fitted):
 
 
 def test_progress_is_shown_unless_told_otherwise(capfd):
-    guide = AutoDelta(counts_model)
-    run = (random.key(0), counts_model, guide, *DATA)
+    run = (random.key(0), counts_model, gp.AutoGaussian(counts_model), *DATA)
     gp.fit(*run, num_steps=2, progress=False)
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")

@@ -472,6 +472,7 @@ def test_a_mixture_keeps_both_modes_by_default(model, covariance):
         assert -np.mean(fit.losses[-50:]) > (0.0 if covariance == "full" else -8.5)
 
 
+@pytest.mark.slow
 def test_weights_wait_for_half_of_the_steps():
     """Unless freeze= names them; a fit that is continued goes on in the same way."""
     options = {"num_steps": 10}

@@ -86,6 +86,7 @@ def test_from_the_posterior_itself_weights_are_those_of_the_tails():
     np.testing.assert_array_less(np.abs(v.mean(axis=(0, 1))), 5 * error)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_of_the_posterior(poisson_fit):
     draws = draw(one_value, poisson_fit, X, Y, num_samples=5000)
     attrs = draws.posterior.attrs
@@ -127,6 +128,7 @@ def test_weights_that_cannot_be_trusted_are_said(poisson_fit):
     assert healthy.is_healthy, str(healthy)
 
 
+@pytest.mark.slow
 def test_the_result_is_used_like_draws_of_chains(poisson_fit):
     draws = draw(one_value, poisson_fit, X, Y, num_samples=100, log_likelihood=True)
     assert draws.posterior["f"].shape == (4, 100, 1)

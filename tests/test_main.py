@@ -8,6 +8,7 @@ import pytest
 from svgp_ppl.__main__ import main
 
 
+@pytest.mark.slow
 def test_the_main_job_prints_a_summary_and_writes_its_figure(tmp_path, capsys):
     figure = tmp_path / "here.png"
     main(

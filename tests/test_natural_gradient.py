@@ -181,6 +181,7 @@ def test_a_schedule_gives_the_length_of_each_step():
     assert np.max(np.abs(halves - loc)) > 1e-2
 
 
+@pytest.mark.slow
 def test_fit_gets_further_than_adam():
     def bound(optimizer, num_steps):
         guide = gp.AutoGaussian(counts_model)

@@ -168,7 +168,7 @@ def list_of_guides(model):
 @pytest.mark.parametrize(
     "make_guide, loss",
     [
-        (AutoNormal, Trace_ELBO()),
+        pytest.param(AutoNormal, Trace_ELBO(), marks=pytest.mark.slow),
         pytest.param(AutoMultivariateNormal, Trace_ELBO(), marks=pytest.mark.slow),
         pytest.param(AutoDelta, gp.MarginalELBO(), marks=pytest.mark.slow),
         (gp.AutoGaussian, Trace_ELBO()),

@@ -189,7 +189,15 @@ def test_it_is_known_by_what_was_registered():
 
 @pytest.mark.parametrize(
     ("kind", "entropy"),
-    [*((kind, "jensen") for kind in KINDS), ("mixture", "pairwise")],
+    [
+        ("coupled", "jensen"),
+        ("mixture", "pairwise"),
+        *(
+            pytest.param(k, "jensen", marks=pytest.mark.slow)
+            for k in KINDS
+            if k != "coupled"
+        ),
+    ],
 )
 def test_bound_and_gradient(kind, entropy):
     loss = gp.MarginalELBO(entropy=entropy).loss
@@ -274,6 +282,7 @@ def fitted():
         return gp.fit(random.key(0), model, AutoLowRank(model), *DATA, **options)
 
 
+@pytest.mark.slow
 def test_fit_is_between_diagonal_and_full(fitted):
     diagonal, full = (
         gp.fit(

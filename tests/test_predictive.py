@@ -17,7 +17,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.marginals import Marginal
 from tests import test_more_likelihoods
-from tests.conftest import both_precisions
+from tests.conftest import mostly_single
 
 ATOL = 1e-4  # nats, what the library promises
 
@@ -90,7 +90,7 @@ def test_poisson(variance):
     np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=ATOL)
 
 
-@both_precisions
+@mostly_single
 def test_zero_variance_and_slopes(precision):
     y = jnp.array([0.0, 0.5, 3.0])
     likelihood = lk.StudentT(4.0, 0.5)

@@ -306,6 +306,7 @@ def test_edges_of_priors(three_steps):
     assert "'lengthscale' is at the upper edge of its prior, which has 0.004 " in text
 
 
+@pytest.mark.slow
 def test_weights_of_drawn_hyperparameters():
     # Their mean is the bound, as above, with v and θ drawn.
     guide = gp.AutoGaussian(unknown, rest=AutoNormal)

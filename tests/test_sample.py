@@ -294,6 +294,7 @@ def test_start_that_is_not_finite_names_the_process():
 # ---------------------------------------------------------------- what is compiled
 
 
+@pytest.mark.slow
 def test_traces_and_compilations_do_not_grow_with_the_draws():
     traces, compilations = [], []
 
@@ -357,6 +358,7 @@ def assert_is_a_function(model, position):
 # ------------------------------------------------------- the coordinates of the fit
 
 
+@pytest.mark.slow
 def test_chains_in_fitted_coordinates_have_the_same_posterior():
     guide = gp.AutoGaussian(gaussian_model)
     data = (GAUSSIAN_X, GAUSSIAN_Y)

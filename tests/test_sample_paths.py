@@ -114,7 +114,9 @@ def test_differences_at_a_short_distance():
     agree(draws["y"], np.zeros(2), exact, jitter=3e-6)
 
 
-@pytest.mark.parametrize(("white", "jitter"), [(0.0, 0.5), (0.5, None)])
+@pytest.mark.parametrize(
+    ("white", "jitter"), [pytest.param(0.0, 0.5, marks=pytest.mark.slow), (0.5, None)]
+)
 def test_jitter_and_noise_at_z_are_part_of_the_law(white, jitter):
     # 2 × (2 + 3) comparisons at 5 standard errors: fails by chance once in 1e5 keys.
     def model(x):

@@ -284,7 +284,9 @@ def test_impossible_settings_are_refused(build, message):
         build()
 
 
-@pytest.mark.parametrize("name", ["gibbs of slices", "mclmc"])
+@pytest.mark.parametrize(
+    "name", ["gibbs of slices", pytest.param("mclmc", marks=pytest.mark.slow)]
+)
 def test_nan_is_never_a_draw(name):
     def broken(position, y):
         value = logdensity({"theta": jnp.zeros(()), **position}, y)

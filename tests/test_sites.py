@@ -98,7 +98,10 @@ def params_of(guide, projection, data, theta):
     return params | {"lengthscale_auto_loc": jnp.asarray(theta)}
 
 
-@pytest.mark.parametrize("name", CONJUGATE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "smooth")) for n in CONJUGATE],
+)
 def test_with_exact_sites_the_bound_is_the_evidence_at_any_lengthscale(name):
     """log N(y; m, K + σ² I), by SciPy: the sites were not made for this lengthscale."""
     model, blocks, y, projection, data, covariance, mean = CONJUGATE[name]
@@ -229,6 +232,7 @@ def test_hyperparameters_have_the_spread_of_their_posterior(joint_fit):
     assert np.mean(stays.losses[-100:]) > np.mean(joint_fit.losses[-100:]) + 0.3
 
 
+@pytest.mark.slow
 def test_the_guide_is_used_like_any_other(joint_fit, tmp_path):
     prediction = joint_fit.predict(COUNTS_X, key=random.key(0), num_draws=50)
     assert np.all(np.isfinite(prediction["y"].mean))
@@ -282,6 +286,7 @@ def test_other_guides_of_the_rest_and_blocks(rest):
     assert draws["g"].shape == (12,) and "auto_g_f" not in draws
 
 
+@pytest.mark.slow
 def test_a_coupled_fit_and_a_start_of_other_blocks():
     coupled = gp.fit(
         random.key(0),
@@ -304,6 +309,7 @@ def test_a_coupled_fit_and_a_start_of_other_blocks():
     assert losses["()"] > losses["None"] + 0.1  # without the correlation
 
 
+@pytest.mark.slow
 def test_minibatches():
     def model(x, y=None):
         lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))

@@ -226,7 +226,10 @@ def of_normal(position, data, key=None, *, noise=0.0):
 
 
 @pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-@pytest.mark.parametrize("sampler", [SGLD(0.3), SGHMC(0.6, friction=0.8)])
+@pytest.mark.parametrize(
+    "sampler",
+    [pytest.param(SGLD(0.3), marks=pytest.mark.slow), SGHMC(0.6, friction=0.8)],
+)
 def test_bias_of_the_variance_is_the_one_that_is_written_down(sampler, noise):
     # Without control variates, which would take such a noise away altogether.
     sampler = type(sampler)(**{**vars(sampler), "control_variates": False})
@@ -391,6 +394,7 @@ def test_draws_from_a_fit_of_minibatches(fitted):
     )
 
 
+@pytest.mark.slow
 def test_other_samplers_leave_no_such_mark():
     draws = gp.sample(
         random.key(1),

@@ -78,6 +78,7 @@ def moving(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x), obs=y)
 
 
+@pytest.mark.slow
 def test_what_was_learnt_stays_where_z_moves_away():
     """The new data are far off, and z goes there; the old region is remembered."""
     options = {"num_steps": 400, "optimizer": optax.adam(0.03)}
