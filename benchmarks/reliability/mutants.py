@@ -3,12 +3,12 @@
     pip install cosmic-ray
     python benchmarks/reliability/mutants.py [--each 12] [--seed 0] [--only latent elbo]
 
-Cosmic Ray lists every small change of a module (another operator, number, comparison or
-truth value; a loop not entered, a decorator removed). A sample of them, of equal size for
-each part of the package, is applied one at a time to a copy of the repository, and the
-tests of that part are run until the first failure. Annotations and Cosmic Ray's variants
-of ``|`` are left out: they are equivalent. Prints each survivor as a diff, and the
-share of mutants that were killed.
+Cosmic Ray lists every small change of a module (another operator, number, comparison
+or truth value; a loop not entered, a decorator removed). A sample of them, of equal
+size for each part of the package, is applied one at a time to a copy of the
+repository, and the tests of that part are run until the first failure. Annotations
+and Cosmic Ray's variants of ``|`` are left out: they are equivalent. Prints each
+survivor as a diff, and the share of mutants that were killed.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python benchmarks/speed/first_calls.py [--repeats 3]
 
 The README's model (coal, 12 inducing inputs), each time in a new process without a
-cache of compilations. Beside `sample`: NumPyro's own NUTS on the same model, from the same
-start. Prints medians over the processes.
+cache of compilations. Beside `sample`: NumPyro's own NUTS on the same model, from the
+same start. Prints medians over the processes.
 """
 
 import argparse
