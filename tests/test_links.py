@@ -91,13 +91,17 @@ def test_every_page_is_behind_one_door():
         if name == "index" or name.startswith("paper/"):
             continue
         doors = [door for door, names in behind.items() if name in names]
-        assert len(doors) == 1, f"{name} is behind {doors}: name it in the toctree of one"
+        assert len(doors) == 1, (
+            f"{name} is behind {doors}: name it in the toctree of one"
+        )
 
 
 def test_every_public_name_is_in_the_reference():
     pages = [page.read_text() for page in (DOCS / "api").glob("*.md")]
     text = "\n".join(pages)
-    named = set(re.findall(r"auto(?:function|class|exception):: (?:[\w.]+\.)?(\w+)", text))
+    named = set(
+        re.findall(r"auto(?:function|class|exception):: (?:[\w.]+\.)?(\w+)", text)
+    )
     # Modules whose names are all listed, by a bare ":members:".
     whole = set(re.findall(r"automodule:: svgp_ppl\.(\w+)\n   :members:\n", text))
     missing = []
@@ -106,11 +110,3 @@ def test_every_public_name_is_in_the_reference():
         if module not in whole and last not in named and name != "hyperparameters":
             missing.append(name)
     assert not missing
-
-
-def test_readme_shows_the_commands_that_ci_runs():
-    script = (ROOT / ".ci" / "run").read_text()
-    (block,) = re.findall(r"README_COMMANDS=\((.*?)\n\)", script, re.S)
-    shown = (ROOT / "README.md").read_text().replace('"', "'")
-    for command in re.findall(r'"(.+)"', block):
-        assert command.replace("{python}", "python3") in shown, command
