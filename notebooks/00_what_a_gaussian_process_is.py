@@ -15,8 +15,8 @@
 # # What a Gaussian process and an inducing input are
 #
 # Ten minutes, for readers who know NumPyro and no Gaussian processes. You have data
-# $(x_n, y_n)$ and want the curve behind them, with honest uncertainty, without choosing
-# its form: no polynomial, no number of knots.
+# $(x_n, y_n)$ and want the curve behind them, with honest uncertainty, without
+# choosing its form: no polynomial, no number of knots.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,16 +42,17 @@ def draws_of(kernel, number):
 # %% [markdown]
 # ## A distribution over functions
 #
-# A **Gaussian process** is a prior over functions. It says: take the values
-# $f(x_1), \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All that
-# is left to choose is how two values are related, their covariance $k(x, x')$, the
+# A **Gaussian process** is a prior over functions. It says: take the values $f(x_1),
+# \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All that is
+# left to choose is how two values are related, their covariance $k(x, x')$, the
 # **kernel**. The usual one says that values nearby are alike,
 #
-# $$k(x, x') = \text{variance} \cdot \exp\left(-\frac{(x - x')^2}{2\, \text{lengthscale}^2}\right).$$
+# $$k(x, x') = \text{variance} \cdot
+# \exp\left(-\frac{(x - x')^2}{2\, \text{lengthscale}^2}\right).$$
 #
 # The *lengthscale* is the distance over which the function stays about the same, the
-# square root of the *variance* how far it goes up and down. Other kernels make functions
-# that are rougher, or periodic. Four draws from each of three priors:
+# square root of the *variance* how far it goes up and down. Other kernels make
+# functions that are rougher, or periodic. Four draws from each of three priors:
 
 # %%
 kernels = {
@@ -69,10 +70,10 @@ plt.show()
 # %% [markdown]
 # ## Data bend the draws
 #
-# Condition a Gaussian on some of its values and the rest stays Gaussian. That is all there
-# is to regression with a Gaussian process: keep those functions that pass near the data.
-# Close to data the posterior is narrow; away from them it goes back to the prior. With
-# Gaussian noise, mean and variance have closed forms:
+# Condition a Gaussian on some of its values and the rest stays Gaussian. That is all
+# there is to regression with a Gaussian process: keep those functions that pass near
+# the data. Close to data the posterior is narrow; away from them it goes back to the
+# prior. With Gaussian noise, mean and variance have closed forms:
 
 # %%
 x = rng.uniform(0.0, 7.0, 25)[:, None]
@@ -99,15 +100,16 @@ plt.show()
 # %% [markdown]
 # ## Why inducing inputs
 #
-# Two things go wrong on the way to real data. The exact answer factorises an N × N matrix,
-# again at every step of a fit: at 10,000 data that is 0.8 GB and 3 · 10¹¹ operations, at
-# 100,000 it is 80 GB. And it needs Gaussian noise: counts, labels or outliers have no
-# closed form.
+# Two things go wrong on the way to real data. The exact answer factorises an N × N
+# matrix, again at every step of a fit: at 10,000 data that is 0.8 GB and 3 · 10¹¹
+# operations, at 100,000 it is 80 GB. And it needs Gaussian noise: counts, labels or
+# outliers have no closed form.
 #
-# A smooth function is known once it is known at a few well placed inputs. Call these M
-# **inducing inputs** $z$, and the values there $u = f(z)$. Given u, the rest of the
-# function is nearly determined: the *residual* variance that is left open falls to nothing
-# as z gets denser than the lengthscale. Grey: what stays open given u at the marks.
+# A smooth function is known once it is known at a few well placed inputs. Call these
+# M **inducing inputs** $z$, and the values there $u = f(z)$. Given u, the rest of the
+# function is nearly determined: the *residual* variance that is left open falls to
+# nothing as z gets denser than the lengthscale. Grey: what stays open given u at the
+# marks.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
@@ -128,10 +130,10 @@ axes[0].set_ylabel("f(x) given u")
 plt.show()
 
 # %% [markdown]
-# So instead of a posterior of N values we need one of M values, at a cost of N M² in place
-# of N³. The library works with *whitened* values $v \sim N(0, I)$, $u = L v$ with
-# $L L^\top = k(z, z)$, because their prior does not depend on the kernel. They are what the
-# sample site of `sparse_gp` holds.
+# So instead of a posterior of N values we need one of M values, at a cost of N M² in
+# place of N³. The library works with *whitened* values $v \sim N(0, I)$, $u = L v$
+# with $L L^\top = k(z, z)$, because their prior does not depend on the kernel. They
+# are what the sample site of `sparse_gp` holds.
 #
 # ## The same as a model
 #
@@ -164,15 +166,16 @@ ax.legend(loc="upper right", fontsize="small")
 plt.show()
 
 # %% [markdown]
-# With eight inducing inputs the picture is that of the exact process, and the lengthscale
-# and the noise were learnt on the way. How good the answer is, the *bound* says: it is
-# never above the log evidence of the exact process, and equal to it if nothing was lost.
+# With eight inducing inputs the picture is that of the exact process, and the
+# lengthscale and the noise were learnt on the way. How good the answer is, the
+# *bound* says: it is never above the log evidence of the exact process, and equal to
+# it if nothing was lost.
 #
 # ## Where to go from here
 #
-# - Replace `Gaussian(noise)` by `Poisson()`, `Bernoulli()` or any function from f to a
-#   NumPyro distribution: [likelihoods](../docs/likelihoods.md).
-# - Draw from the posterior of everything, hyperparameters included:
-#   `gp.sample(key, model, x, y, init=fit)`, as in [the first model](01_first_model.ipynb).
+# - Replace `Gaussian(noise)` by `Poisson()`, `Bernoulli()` or any function from f to
+#   a NumPyro distribution: [likelihoods](../docs/likelihoods.md).
+# - Draw from the posterior of everything, hyperparameters included: `gp.sample(key,
+#   model, x, y, init=fit)`, as in [the first model](01_first_model.ipynb).
 # - How many inducing inputs, and where: [choosing M](../docs/choosing-m.md).
 # - Why the same model serves both: [the bound](../docs/the-bound.md).

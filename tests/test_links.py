@@ -1,7 +1,7 @@
 """The pages: links lead to what exists, in the repository as on the site.
 
-In the repository a link is a path and the anchor of a heading, as GitHub makes them. On the
-site the same links are checked by the build, which fails on one that leads nowhere.
+In the repository a link is a path and the anchor of a heading, as GitHub makes them.
+On the site the build checks the same links, and fails where one leads nowhere.
 """
 
 import fnmatch
