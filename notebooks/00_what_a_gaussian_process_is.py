@@ -42,9 +42,9 @@ def draws_of(kernel, number):
 # %% [markdown]
 # ## A distribution over functions
 #
-# A **Gaussian process** is a prior over functions. It says: take the values $f(x_1),
-# \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All that is
-# left to choose is how two values are related, their covariance $k(x, x')$, the
+# A **Gaussian process** is a prior over functions. It says: take the values
+# $f(x_1), \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All
+# that is left to choose is how two values are related, their covariance $k(x, x')$, the
 # **kernel**. The usual one says that values nearby are alike,
 #
 # $$k(x, x') = \text{variance} \cdot
