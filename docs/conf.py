@@ -31,8 +31,6 @@ extensions = [
 ]
 # paper/ is a manuscript, with a build of its own.
 exclude_patterns = ["_build", "jupyter_execute", "paper", "**.ipynb_checkpoints"]
-# A folder of pages may be empty.
-suppress_warnings = ["toc.empty_glob"]
 
 html_theme = "furo"
 html_title = "svgp_ppl"
@@ -101,6 +99,16 @@ def links_of_the_site(app, docname, source):
     source[0] = re.sub(folder + r"(?!\.\./)", f"]({repository}/blob/main/", text)
 
 
+def without_empty_patterns(app, docname, source):
+    """Leaves out patterns of a table of contents that match no page: a warning."""
+    folder = (here / docname).parent
+    patterns = re.findall(r"^[\w/-]+\*$", source[0], re.M)
+    for pattern in patterns if ":glob:" in source[0] else ():
+        if not any(folder.glob(pattern)):
+            source[0] = source[0].replace(f"\n{pattern}\n", "\n")
+
+
 def setup(app):
-    """Connect the hook for links."""
+    """Connect the hooks."""
     app.connect("source-read", links_of_the_site)
+    app.connect("source-read", without_empty_patterns)
