@@ -1,14 +1,16 @@
 """Sphinx configuration: pages are MyST Markdown, executed by myst-nb."""
 
 import os
-import shutil
+import re
+import tomllib
+import urllib.request
 from pathlib import Path
 
 # The pages share the cores with whatever else runs; read when OpenBLAS is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Every page is a process of its own: what one has compiled serves the next.
-_cache = Path(__file__).parent / "_build" / "compiled"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache))
+here = Path(__file__).parent
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(here / "_build" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svgp_ppl
@@ -17,24 +19,30 @@ project = "svgp_ppl"
 author = "The svgp_ppl developers"
 copyright = author
 version = release = svgp_ppl.__version__
+with open(here.parent / "pyproject.toml", "rb") as file:
+    repository = tomllib.load(file)["project"]["urls"]["Repository"]
 
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "**.ipynb_checkpoints"]
+# paper/ is a manuscript, with a build of its own.
+exclude_patterns = ["_build", "jupyter_execute", "paper", "**.ipynb_checkpoints"]
 
 html_theme = "furo"
 html_title = "svgp_ppl"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 3
 
 # A page is run again when its code has changed; an error in it fails the build.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(Path(__file__).parent / "_build" / "cache")
+nb_execution_cache_path = str(here / "_build" / "cache")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_excludepatterns = ["notebooks/*"]
@@ -47,9 +55,60 @@ autodoc_typehints = "none"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+# Names as one writes them after the import: kernels.RBF and not svgp_ppl.kernels.RBF.
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+
+def is_reachable(address: str) -> bool:
+    """Whether an inventory can be had; a build without network goes on without it."""
+    try:
+        with urllib.request.urlopen(f"{address}objects.inv", timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+_libraries = {
+    "python": "https://docs.python.org/3/",
+    "numpyro": "https://num.pyro.ai/en/stable/",
+    "jax": "https://docs.jax.dev/en/latest/",
+    "arviz": "https://python.arviz.org/en/stable/",
+    "blackjax": "https://blackjax-devs.github.io/blackjax/",
+}
+intersphinx_mapping = {
+    name: (address, None)
+    for name, address in _libraries.items()
+    if is_reachable(address)
+}
 
 # The notebooks live beside the docs, executed already; the build reads a copy.
-here = Path(__file__).parent
 (here / "notebooks").mkdir(exist_ok=True)
 for notebook in (here.parent / "notebooks").glob("*.ipynb"):
-    shutil.copy(notebook, here / "notebooks" / notebook.name)
+    text = notebook.read_text().replace("](../docs/", "](../")
+    copied = here / "notebooks" / notebook.name
+    if not copied.exists() or copied.read_text() != text:
+        copied.write_text(text)
+
+
+def links_of_the_site(app, docname, source):
+    """Links that lead out of docs/, right in the repository, made right on the site."""
+    up = "../" * (docname.count("/") + 1)
+    folder = re.escape(f"]({up}")
+    text = re.sub(folder + "notebooks/", f"]({up[3:]}notebooks/", source[0])
+    source[0] = re.sub(folder + r"(?!\.\./)", f"]({repository}/blob/main/", text)
+
+
+def without_empty_patterns(app, docname, source):
+    """Leaves out patterns of a table of contents that match no page: a warning."""
+    folder = (here / docname).parent
+    patterns = re.findall(r"^[\w/-]+\*$", source[0], re.M)
+    for pattern in patterns if ":glob:" in source[0] else ():
+        if not any(folder.glob(pattern)):
+            source[0] = source[0].replace(f"\n{pattern}\n", "\n")
+
+
+def setup(app):
+    """Connect the hooks."""
+    app.connect("source-read", links_of_the_site)
+    app.connect("source-read", without_empty_patterns)

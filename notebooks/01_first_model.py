@@ -20,13 +20,8 @@
 # with rate $\exp f(x)$, and $f$ is a Gaussian process of the year. It is fitted by
 # stochastic variational inference (SVI), then sampled by Hamiltonian Monte Carlo (HMC)
 # started from that fit, the hybrid of Hensman et al. (2015).
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
-# number of draws follows from it.
 
 # %%
-import os
-
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
@@ -36,7 +31,7 @@ from jax import random
 import svgp_ppl as gp
 
 numpyro.enable_x64()
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 4000))
+num_steps = 4000
 num_draws = num_steps // 4
 coal = gp.datasets.coal()
 

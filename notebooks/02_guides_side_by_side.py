@@ -18,12 +18,8 @@
 # small models, each under several guides, show what a family can represent and what it
 # misses: two processes that are observed only as a sum, and two that are observed only
 # as a product.
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
 
 # %%
-import os
-
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,7 +31,7 @@ from jax import random
 import svgp_ppl as gp
 
 numpyro.enable_x64()
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 3000))
+num_steps = 3000
 optimizer = optax.adam(optax.cosine_decay_schedule(3e-2, num_steps))
 
 # %% [markdown]
@@ -166,8 +162,8 @@ figure.suptitle("posterior mean of f ± 2 sd; dashed: the function behind the da
 plt.show()
 
 # %% [markdown]
-# [Choosing a guide](../choosing-a-guide.md) has the same comparison with the settings
-# and the table of Adam (2017).
+# [Choosing a guide](../docs/choosing-a-guide.md) has the same comparison with the
+# settings and the table of Adam (2017).
 #
 # ## A product: several modes
 #

@@ -19,12 +19,8 @@
 # the input first (Salimbeni and Deisenroth 2017). Here models with one, two and three
 # layers are fitted to the same data; then two layers are sampled by Hamiltonian Monte
 # Carlo.
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
 
 # %%
-import os
-
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
@@ -35,7 +31,7 @@ from jax import random
 import svgp_ppl as gp
 
 numpyro.enable_x64()
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 4000))
+num_steps = 4000
 num_draws = max(20, num_steps // 16)
 
 
@@ -215,4 +211,4 @@ print(
 # if the next one undoes it, and trajectories were limited to 63 steps here to keep the
 # notebook short. Judge a deep model by its predictions, and give its chains time.
 #
-# The published experiments are in [deep models](../deep-models.md).
+# The published experiments are in [deep models](../docs/deep-models.md).

@@ -18,12 +18,8 @@
 # whether labels may be wrong, and which bound replaces the expectation are choices
 # (Liu, Ong, Shen and Cai 2019). Here we vary each in turn, on data whose source is
 # known.
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps.
 
 # %%
-import os
-
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
@@ -36,7 +32,7 @@ import svgp_ppl as gp
 
 numpyro.enable_x64()
 plt.rcParams["figure.dpi"] = 80
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 1000))
+num_steps = 1000
 optimizer = optax.adam(optax.cosine_decay_schedule(3e-2, num_steps))
 
 

@@ -17,13 +17,8 @@
 # What a healthy run looks like, four ways in which a run goes wrong, and what to do
 # about each. `gp.diagnostics.report` describes the problem in words; the figures show
 # it.
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
-# chains have half as many draws.
 
 # %%
-import os
-
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -35,7 +30,7 @@ import svgp_ppl as gp
 from svgp_ppl import diagnostics, plots
 
 numpyro.enable_x64()
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 2000))
+num_steps = 2000
 num_draws = num_steps // 2
 
 # %% [markdown]

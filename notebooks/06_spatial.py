@@ -18,13 +18,8 @@
 # Syversveen & Waagepetersen 1998), counted in cells. The model is a log Gaussian Cox
 # process over the plane, as in Hensman et al. (2015, section 5.3). What is the
 # intensity, how certain is it, and how many saplings are there in a part of the map?
-#
-# The environment variable `SVGP_PPL_NOTEBOOK_STEPS` sets the number of SVI steps; the
-# chains have half as many draws.
 
 # %%
-import os
-
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,7 +31,7 @@ from jax import random
 import svgp_ppl as gp
 from svgp_ppl import diagnostics, plots
 
-num_steps = int(os.environ.get("SVGP_PPL_NOTEBOOK_STEPS", 1000))
+num_steps = 1000
 num_draws = num_steps // 2
 num_cells, metres = 32, 10.0
 

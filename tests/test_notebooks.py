@@ -64,8 +64,8 @@ def test_a_notebook_runs_with_a_small_budget(script, tmp_path):
     # Trees where the real ones would be read or downloaded.
     trees = np.random.default_rng(0).uniform(size=(126, 2))
     np.savez(tmp_path / "pines.npz", X=trees)
-    folders = {"SVGP_PPL_DATA": str(tmp_path)}
-    run(script.read_text(), tmp_path, SVGP_PPL_NOTEBOOK_STEPS="80", **folders)
+    code = smaller(script.read_text(), r"(num_steps ?= ?)\d+", 80)
+    run(code, tmp_path, SVGP_PPL_DATA=str(tmp_path))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -88,11 +88,9 @@ def test_script_and_notebook_hold_the_same_cells(script):
 
 def test_the_readme_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(code.splitlines()) == 25
-    code = smaller(code, r"(num_(?:warmup|samples)=)\d+", 20)
     code = smaller(code, r"(gp\.fit\(.* y)(?=\))", ", num_steps=60")
-    printed = run(code, tmp_path)
-    assert "lengthscale" in printed and printed.count("[") >= 2
+    code = smaller(code, r"(init=fit)", ", num_warmup=20, num_samples=20")
+    assert "lengthscale" in run(code, tmp_path)
 
 
 @pytest.mark.slow
@@ -102,15 +100,3 @@ def test_a_page_runs_with_a_small_budget(page, tmp_path):
     code = "\n".join(cells)
     code = re.sub(r"(num_(?:warmup|samples|steps)=)\d+", r"\g<1>20", code)
     run(code, tmp_path)
-
-
-def test_links_between_pages_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if "://" in target:
-                continue
-            base = page.parent
-            # The build copies the notebooks beside the pages.
-            if target.startswith("notebooks/"):
-                base = ROOT
-            assert (base / target).exists(), f"{page.name}: {target}"
