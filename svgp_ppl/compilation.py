@@ -27,6 +27,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
+from jax.sharding import NamedSharding, PartitionSpec
+
+from svgp_ppl.sharding import automatic, local, mesh_of, rows_spread_like
 
 __all__ = [
     "TRACING",
@@ -102,15 +105,18 @@ class Program(NamedTuple):
 def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Any:
     """``function(*args)``, compiled at most once; inside of a trace, part of it.
 
-    The arguments are those of :func:`find`.
+    The arguments are those of :func:`find`. Where they are on several devices, what is
+    returned is on one.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
         return function(*args)
-    return find(function, made_of, *args, runs_once=runs_once)(*args)
+    return local(find(function, made_of, *args, runs_once=runs_once)(*args))
 
 
 def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Program:
     """The program of a function for such arguments; compiled if there is none.
+
+    Where they are on several devices, each of those gets all of what it returns.
 
     Args:
         function: Of arrays and trees of arrays. Only its code and what it closes over
@@ -179,6 +185,7 @@ def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> An
         kwargs: Its keyword arguments, likewise.
         *traced: Arrays and trees of arrays, of which only the shapes are seen.
     """
+    args, kwargs = jax.tree.map(automatic, (args, kwargs))
     try:
         return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
     except jax.errors.TracerArrayConversionError:
@@ -290,14 +297,18 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
         out_trees.append(out_tree)
         return result
 
-    traced = jax.make_jaxpr(of_leaves)(*flat)
+    with rows_spread_like(flat):
+        traced = jax.make_jaxpr(of_leaves)(*flat)
     constants = [_as_array(constant) for constant in traced.consts]
 
     def of_lists(constants, leaves):
         return eval_jaxpr(traced.jaxpr, constants, *leaves)
 
     # Unused arguments stay, so that the text tells their shapes too.
-    lowered = jax.jit(of_lists, keep_unused=True).lower(constants, flat)
+    options: dict[str, Any] = {"keep_unused": True}
+    if (mesh := mesh_of(flat)) is not None:
+        options["out_shardings"] = NamedSharding(mesh, PartitionSpec())
+    lowered = jax.jit(of_lists, **options).lower(constants, flat)
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
     digest = f"{digest} {runs_once} {_settings()}"
     executable = _compiled.get(digest)
@@ -322,7 +333,7 @@ def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
 
 def _as_array(leaf: Any) -> jax.Array:
     if isinstance(leaf, jax.Array):
-        return leaf
+        return automatic(leaf)
     if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
     if isinstance(leaf, np.ndarray | np.generic):

@@ -233,12 +233,4 @@ def _white_variance(kernel, x: LinearFunctional) -> Array | None:
 
 def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
     """``evaluate``, rows [n, D] -> [n, P], on so many rows at a time."""
-    size = _ROWS_AT_A_TIME
-    if len(x) <= size:
-        return evaluate(x)
-    whole = len(x) // size * size
-    folded = jax.lax.map(evaluate, x[:whole].reshape(-1, size, x.shape[1]))
-    values = folded.reshape(whole, -1)
-    if whole < len(x):
-        values = jnp.concatenate([values, evaluate(x[whole:])])
-    return values
+    return in_blocks(evaluate, x, _ROWS_AT_A_TIME, axis=0)
