@@ -29,7 +29,13 @@ import numpy as np
 from jax.core import Tracer, eval_jaxpr
 from jax.sharding import NamedSharding, PartitionSpec
 
-from svgp_ppl.sharding import automatic, local, mesh_of, rows_spread_like
+from svgp_ppl.sharding import (
+    automatic,
+    is_sharded,
+    local,
+    mesh_of,
+    rows_spread_like,
+)
 
 __all__ = [
     "TRACING",
@@ -305,10 +311,8 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
         return eval_jaxpr(traced.jaxpr, constants, *leaves)
 
     # Unused arguments stay, so that the text tells their shapes too.
-    options: dict[str, Any] = {"keep_unused": True}
-    if (mesh := mesh_of(flat)) is not None:
-        options["out_shardings"] = NamedSharding(mesh, PartitionSpec())
-    lowered = jax.jit(of_lists, **options).lower(constants, flat)
+    placed = _placed(flat)
+    lowered = jax.jit(of_lists, keep_unused=True, **placed).lower(constants, flat)
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
     digest = f"{digest} {runs_once} {_settings()}"
     executable = _compiled.get(digest)
@@ -316,6 +320,20 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
         executable = _compiled_quickly(lowered) if runs_once else lowered.compile()
         _remember(_compiled, digest, executable)
     return _Found(executable, constants, out_trees[-1])
+
+
+def _placed(flat: list) -> dict[str, Any]:
+    """Of a program on several devices: where its arguments and its results are.
+
+    Arrays that are spread stay so; everything else is everywhere, so that results can
+    be arguments of the next call, and are read by every process.
+    """
+    mesh = mesh_of(flat)
+    if mesh is None:
+        return {}
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    arguments = [a.sharding if is_sharded(a) else everywhere for a in flat]
+    return {"in_shardings": (everywhere, arguments), "out_shardings": everywhere}
 
 
 def _compiled_quickly(lowered: Any) -> Any:

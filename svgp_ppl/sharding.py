@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 __all__ = [
     "automatic",
     "first_true",
+    "free_axes",
     "in_blocks",
     "is_sharded",
     "local",
@@ -154,6 +155,26 @@ def _parts_of(array: Any) -> int:
     if not array.ndim:
         return 1
     return array.shape[0] // array.sharding.shard_shape(array.shape)[0]
+
+
+def free_axes(arrays: list, number: int) -> tuple[Mesh | None, tuple[str, ...]]:
+    """Axes of the mesh over which no array is spread, for ``number`` chains.
+
+    Returns:
+        The mesh, and as many of its free axes as divide the number.
+    """
+    mesh = mesh_of(arrays)
+    if mesh is None:
+        return None, ()
+    taken = set()
+    for array in filter(is_sharded, arrays):
+        for names in getattr(array.sharding, "spec", mesh.axis_names):
+            taken |= {names} if isinstance(names, str) else set(names or ())
+    found: tuple[str, ...] = ()
+    for name in mesh.axis_names:
+        if name not in taken and mesh.shape[name] > 1 and number % mesh.shape[name] == 0:
+            found, number = (*found, name), number // mesh.shape[name]
+    return mesh, found
 
 
 # ------------------------------------------------------------------- blocks of the rows
