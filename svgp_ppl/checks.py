@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 
-from svgp_ppl.sharding import first_true, is_sharded
+from svgp_ppl.sharding import automatic, first_true, is_sharded
 
 __all__ = [
     "InvalidRow",
@@ -69,7 +69,7 @@ def data_array(value, what: str) -> Any:
             "and say which data are known by observe(..., mask=~y.mask)."
         )
     if isinstance(value, jax.Array):  # traced or not
-        array: Any = value
+        array: Any = automatic(value)
     else:
         try:
             array = np.asarray(value)

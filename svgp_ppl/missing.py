@@ -21,7 +21,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
-from svgp_ppl.sharding import is_sharded
+from svgp_ppl.sharding import automatic, is_sharded
 
 __all__ = ["KnownEntries", "checked_mask", "filled", "over_rows", "wide"]
 
@@ -38,7 +38,7 @@ def checked_mask(mask, name: str, batch_shape: tuple, event_shape: tuple) -> Any
     Raises:
         ValueError: It is not boolean, or has another shape.
     """
-    mask = mask if isinstance(mask, jax.Array) else np.asarray(mask)
+    mask = automatic(mask) if isinstance(mask, jax.Array) else np.asarray(mask)
     if mask.dtype != bool:
         raise ValueError(
             f"the mask of site '{name}' must be boolean, True where y is known, and is "
