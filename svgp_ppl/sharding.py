@@ -1,10 +1,10 @@
 """Data on several devices: how rows are spread, and computing with them in place.
 
 JAX partitions a program by the shardings of its arguments (SPMD): rows stay where they
-are, what is M × M is computed everywhere, and sums over rows are the only messages. What
-is written here is what that needs besides: loops over blocks of rows that take a piece
-of every device's rows at each turn, checks of values that leave the rows in place, and
-results that are again ordinary arrays.
+are, what is M × M is computed everywhere, and sums over rows are the only messages.
+Here is what that needs besides: loops over blocks of rows that take a piece of every
+device's rows at each turn, checks of values that leave the rows in place, and results
+that are again ordinary arrays.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,6 +29,7 @@ __all__ = [
     "over_same_devices",
     "rows_spread_like",
     "shard",
+    "spans_processes",
 ]
 
 # Parts that rows are in, in the program that is being traced.
@@ -59,7 +60,8 @@ def shard(mesh: Mesh, *arrays: Any, axis: str | None = None) -> Any:
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",))
         >>> x_spread, y_spread = gp.shard(mesh, x, y)
-        >>> fitted = gp.fit(random.key(0), model, None, x_spread, y_spread)
+        >>> len(x_spread.sharding.device_set)
+        1
     """
     axis = mesh.axis_names[0] if axis is None else axis
     if axis not in mesh.axis_names:
@@ -67,8 +69,8 @@ def shard(mesh: Mesh, *arrays: Any, axis: str | None = None) -> Any:
             f"axis must be one of the axes of the mesh, {mesh.axis_names}, and is "
             f"{axis!r}."
         )
-    lengths = [np.shape(array)[:1] for array in arrays]
-    if not arrays or len(set(lengths)) > 1 or () in lengths:
+    lengths = {np.shape(array)[:1] for array in arrays}
+    if len(lengths) != 1 or () in lengths:
         raise ValueError(
             "shard needs arrays with the same number of rows, and got shapes "
             f"{[np.shape(array) for array in arrays]}."
@@ -79,9 +81,10 @@ def shard(mesh: Mesh, *arrays: Any, axis: str | None = None) -> Any:
     parts = mesh.shape[axis]
     if not is_alone:
         parts = max(1, parts * len(here) // mesh.size)
-    if rest := lengths[0][0] % parts:
+    num_rows = len(arrays[0])
+    if rest := num_rows % parts:
         raise ValueError(
-            f"{lengths[0][0]} rows cannot be spread evenly over {parts} parts: leave "
+            f"{num_rows} rows cannot be spread evenly over {parts} parts: leave "
             f"{rest} rows out, or add {parts - rest} and leave those out by "
             "observe(..., mask=known)."
         )
@@ -103,11 +106,18 @@ def is_sharded(value: Any) -> bool:
     return is_array and len(value.sharding.device_set) > 1
 
 
+def spans_processes(tree: Any) -> bool:
+    """Whether an array lies in several processes."""
+    sharded = filter(is_sharded, jax.tree.leaves(tree))
+    return any(not array.is_fully_addressable for array in sharded)
+
+
 def mesh_of(arrays: list) -> Mesh | None:
     """The devices of the first array that is on several."""
     for array in filter(is_sharded, arrays):
         if isinstance(array.sharding, NamedSharding):
-            return array.sharding.mesh
+            mesh: Any = array.sharding.mesh
+            return mesh
         devices = sorted(array.sharding.device_set, key=lambda device: device.id)
         return Mesh(np.array(devices), ("devices",))
     return None
@@ -120,9 +130,12 @@ def automatic(value: Any) -> Any:
     carry their sharding, and every product over rows would have to say that of its
     result.
     """
-    if not is_sharded(value) or not isinstance(value.sharding, NamedSharding):
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return value
-    mesh, spec = value.sharding.mesh, value.sharding.spec
+    if not isinstance(value.sharding, NamedSharding):
+        return value
+    mesh: Any = value.sharding.mesh
+    spec = value.sharding.spec
     if mesh.are_all_axes_auto:
         return value
     mesh = Mesh(mesh.devices, mesh.axis_names)
@@ -136,7 +149,9 @@ def local(tree: Any) -> Any:
         if not is_sharded(leaf):
             return leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            bits = jax.device_put(np.asarray(jax.random.key_data(leaf)))
+            # Of one device's: no program that all processes would have to run.
+            bits = jax.random.key_data(leaf.addressable_data(0))
+            bits = jax.device_put(np.asarray(bits))
             return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
         return jax.device_put(np.asarray(leaf))
 
@@ -171,9 +186,9 @@ def free_axes(arrays: list, number: int) -> tuple[Mesh | None, tuple[str, ...]]:
         for names in getattr(array.sharding, "spec", mesh.axis_names):
             taken |= {names} if isinstance(names, str) else set(names or ())
     found: tuple[str, ...] = ()
-    for name in mesh.axis_names:
-        if name not in taken and mesh.shape[name] > 1 and number % mesh.shape[name] == 0:
-            found, number = (*found, name), number // mesh.shape[name]
+    for name, size in mesh.shape.items():
+        if name not in taken and size > 1 and number % size == 0:
+            found, number = (*found, name), number // size
     return mesh, found
 
 

@@ -1,4 +1,4 @@
-"""Bytes that devices send each other at a step, and its time, for data spread over them.
+"""Bytes that devices send each other at a step of a fit, and the time of a step.
 
 Steps of ``fit`` on all rows (RBF, Gaussian noise, AutoGaussian, z learnt, float64) with
 rows over so many virtual devices of this machine, each number of devices in a process

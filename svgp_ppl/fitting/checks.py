@@ -193,6 +193,6 @@ def _num_observed(model_trace: dict[str, Any]) -> float:
             shape = site["fn"].batch_shape
             mask = mask if is_concrete(mask) else True
             with jax.ensure_compile_time_eval():
-                known = float(np.sum(mask) if np.ndim(mask) == 0 else mask.sum())
+                known = float(np.sum(mask))
             total += scale * known * math.prod(shape) / np.size(mask)
     return max(total, 1.0)

@@ -189,7 +189,8 @@ class Phases:
         mesh, axes = free_axes(arrays, len(given.keys))
         if not axes or isinstance(self.sampler, TunesTogether):
             return run
-        chains, all_of_it = PartitionSpec(axes), PartitionSpec()
+        chains: Any = PartitionSpec(axes)
+        all_of_it: Any = PartitionSpec()
         return jax.shard_map(
             run,
             mesh=mesh,

@@ -16,7 +16,6 @@ z stands for inducing features, of which points are one kind, and x for a functi
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
@@ -32,6 +31,7 @@ from svgp_ppl.linalg import (
     solve_lower,
     solve_lower_transposed,
 )
+from svgp_ppl.sharding import in_blocks
 
 __all__ = ["EXACT_LIMIT", "ExactPath", "FeaturePath", "SamplePath"]
 
