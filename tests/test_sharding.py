@@ -124,7 +124,7 @@ def test_of_a_minibatch_its_rows_move(eight_with_chains):
     facts = eight_with_chains["facts"]
     one, twice = facts["batches"], facts["batches of twice as many"]
     assert num_bytes(one) == num_bytes(twice) > 0
-    assert largest(one, "all-gather", "all-reduce") == BATCH
+    assert largest(one, *{kind for kind, *_ in one}) <= BATCH < N
 
 
 @pytest.mark.slow
