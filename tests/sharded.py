@@ -9,6 +9,7 @@ between devices.
 """
 
 import argparse
+import importlib
 import json
 import sys
 from functools import cache
@@ -47,7 +48,7 @@ from svgp_ppl.fitting.steps import Steps
 from svgp_ppl.linalg import distances
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "speed"))
-from messages import messages
+messages = importlib.import_module("messages").messages
 
 N, M, CHUNK, BATCH = 96, 6, 4, 24
 FIT = {"num_steps": 6, "progress": False}
