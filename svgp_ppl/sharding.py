@@ -19,7 +19,9 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 __all__ = [
+    "as_array",
     "automatic",
+    "device_ids",
     "first_true",
     "free_axes",
     "in_blocks",
@@ -27,8 +29,10 @@ __all__ = [
     "local",
     "mesh_of",
     "over_same_devices",
+    "placed",
     "rows_spread_like",
     "shard",
+    "signature",
     "spans_processes",
 ]
 
@@ -140,6 +144,44 @@ def automatic(value: Any) -> Any:
         return value
     mesh = Mesh(mesh.devices, mesh.axis_names)
     return jax.device_put(value, NamedSharding(mesh, spec))
+
+
+def as_array(leaf: Any) -> jax.Array:
+    """A leaf of the arguments of a program as an array of JAX."""
+    if isinstance(leaf, jax.Array):
+        return automatic(leaf)
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
+    if isinstance(leaf, np.ndarray | np.generic):
+        return jax.device_put(leaf)  # jnp.asarray would compile a program for it
+    return jnp.asarray(leaf)
+
+
+def signature(leaf: jax.Array) -> tuple:
+    """What of an argument determines a program."""
+    sharding = leaf.sharding
+    placed = sharding if len(sharding.device_set) > 1 else None
+    return jax.typeof(leaf), placed
+
+
+def device_ids(arrays: list) -> list[int]:
+    """Of the devices of a mesh, in their order; none where there is no mesh."""
+    mesh = mesh_of(arrays)
+    return [] if mesh is None else [device.id for device in mesh.devices.flat]
+
+
+def placed(flat: list) -> dict[str, Any]:
+    """Of a program on several devices: where its arguments and its results are.
+
+    Arrays that are spread stay so; everything else is everywhere, so that results can
+    be arguments of the next call, and are read by every process.
+    """
+    mesh = mesh_of(flat)
+    if mesh is None:
+        return {}
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    arguments = [a.sharding if is_sharded(a) else everywhere for a in flat]
+    return {"in_shardings": (everywhere, arguments), "out_shardings": everywhere}
 
 
 def local(tree: Any) -> Any:
