@@ -94,7 +94,8 @@ def shard(mesh: Mesh, *arrays: Any, axis: str | None = None) -> Any:
         )
     put = jax.device_put if is_alone else _of_processes
     spread = tuple(put(array, sharding) for array in arrays)
-    return spread if len(spread) > 1 else spread[0]
+    first, *others = spread
+    return spread if others else first
 
 
 def _of_processes(rows: Any, sharding: NamedSharding) -> jax.Array:
