@@ -47,6 +47,7 @@ from svgp_ppl.prediction import (
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 from svgp_ppl.process import SparseGP
+from svgp_ppl.sharding import shard
 
 __version__ = "0.1.0"
 
@@ -90,6 +91,7 @@ __all__ = [
     "prior_predictive",
     "propagate",
     "sample",
+    "shard",
     "sparse_gp",
     "stack",
     "update",

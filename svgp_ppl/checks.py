@@ -14,6 +14,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 
+from svgp_ppl.sharding import automatic, first_true, is_sharded
+
 __all__ = [
     "InvalidRow",
     "checked_inputs",
@@ -67,7 +69,7 @@ def data_array(value, what: str) -> Any:
             "and say which data are known by observe(..., mask=~y.mask)."
         )
     if isinstance(value, jax.Array):  # traced or not
-        array: Any = value
+        array: Any = automatic(value)
     else:
         try:
             array = np.asarray(value)
@@ -105,10 +107,14 @@ def require_finite(
     """
     if not is_concrete(value) or not is_concrete(where):
         return
-    bad = np.atleast_1d(~np.isfinite(np.asarray(value)) & np.asarray(where))
-    if not np.any(bad):
+    if is_sharded(value) or is_sharded(where):
+        with jax.ensure_compile_time_eval():
+            found = first_true(~jnp.isfinite(value) & where)
+    else:
+        found = first_true(~np.isfinite(np.asarray(value)) & np.asarray(where))
+    if found is None:
         return
-    row, *rest = (int(i) for i in np.argwhere(bad)[0])
+    row, *rest = found
     raise InvalidRow(
         lambda row: (
             f"{what} must be finite, and hold NaN or infinity, first at index "

@@ -28,6 +28,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
 
+from svgp_ppl.sharding import (
+    as_array,
+    automatic,
+    device_ids,
+    local,
+    placed,
+    rows_spread_like,
+    signature,
+)
+
 __all__ = [
     "TRACING",
     "Program",
@@ -94,7 +104,7 @@ class Program(NamedTuple):
 
     def bound(self, *args) -> Callable[[], Any]:
         """The call, its arguments arrays made in this thread, with its settings."""
-        flat = [_as_array(leaf) for leaf in jax.tree.leaves(args)]
+        flat = [as_array(leaf) for leaf in jax.tree.leaves(args)]
         run, constants, out_tree = self.found
         return lambda: out_tree.unflatten(run(constants, flat))
 
@@ -102,15 +112,18 @@ class Program(NamedTuple):
 def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Any:
     """``function(*args)``, compiled at most once; inside of a trace, part of it.
 
-    The arguments are those of :func:`find`.
+    The arguments are those of :func:`find`. Where they are on several devices, what is
+    returned is on one.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
         return function(*args)
-    return find(function, made_of, *args, runs_once=runs_once)(*args)
+    return local(find(function, made_of, *args, runs_once=runs_once)(*args))
 
 
 def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Program:
     """The program of a function for such arguments; compiled if there is none.
+
+    Where they are on several devices, each of those gets all of what it returns.
 
     Args:
         function: Of arrays and trees of arrays. Only its code and what it closes over
@@ -124,8 +137,8 @@ def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
     """
     began = time.perf_counter()
     leaves, in_tree = jax.tree.flatten(args)
-    flat = [_as_array(leaf) for leaf in leaves]
-    key = (_identity(made_of), in_tree, tuple(map(_signature, flat)), _settings())
+    flat = [as_array(leaf) for leaf in leaves]
+    key = (_identity(made_of), in_tree, tuple(map(signature, flat)), _settings())
     with TRACING:
         found = _found.get(key)
         if found is None:
@@ -179,6 +192,7 @@ def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> An
         kwargs: Its keyword arguments, likewise.
         *traced: Arrays and trees of arrays, of which only the shapes are seen.
     """
+    args, kwargs = jax.tree.map(automatic, (args, kwargs))
     try:
         return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
     except jax.errors.TracerArrayConversionError:
@@ -252,7 +266,7 @@ def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tupl
         determines it, for ``made_of``.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    arrays = [_as_array(leaf) for leaf in leaves if is_array(leaf)]
+    arrays = [as_array(leaf) for leaf in leaves if is_array(leaf)]
     rest = [None if is_array(leaf) else (leaf,) for leaf in leaves]
 
     def combine(arrays: list) -> tuple[tuple, dict]:
@@ -267,7 +281,7 @@ def as_jax_arrays(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
     """The arguments with JAX's arrays, which can be indexed by what is being traced."""
 
     def convert(leaf):
-        return _as_array(leaf) if is_array(leaf) else leaf
+        return as_array(leaf) if is_array(leaf) else leaf
 
     return jax.tree.map(convert, (args, kwargs))
 
@@ -290,16 +304,18 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
         out_trees.append(out_tree)
         return result
 
-    traced = jax.make_jaxpr(of_leaves)(*flat)
-    constants = [_as_array(constant) for constant in traced.consts]
+    with rows_spread_like(flat):
+        traced = jax.make_jaxpr(of_leaves)(*flat)
+    constants = [as_array(constant) for constant in traced.consts]
 
     def of_lists(constants, leaves):
         return eval_jaxpr(traced.jaxpr, constants, *leaves)
 
     # Unused arguments stay, so that the text tells their shapes too.
-    lowered = jax.jit(of_lists, keep_unused=True).lower(constants, flat)
+    where = placed(flat)
+    lowered = jax.jit(of_lists, keep_unused=True, **where).lower(constants, flat)
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    digest = f"{digest} {runs_once} {_settings()}"
+    digest = f"{digest} {runs_once} {_settings()} {device_ids(flat)}"
     executable = _compiled.get(digest)
     if executable is None:
         executable = _compiled_quickly(lowered) if runs_once else lowered.compile()
@@ -318,22 +334,6 @@ def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
     programs[key] = value
     while len(programs) > _MOST_PROGRAMS:
         programs.popitem(last=False)
-
-
-def _as_array(leaf: Any) -> jax.Array:
-    if isinstance(leaf, jax.Array):
-        return leaf
-    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
-    if isinstance(leaf, np.ndarray | np.generic):
-        return jax.device_put(leaf)  # jnp.asarray would compile a program for it
-    return jnp.asarray(leaf)
-
-
-def _signature(leaf: jax.Array) -> tuple:
-    sharding = leaf.sharding
-    placed = sharding if len(sharding.device_set) > 1 else None
-    return jax.typeof(leaf), placed
 
 
 def _settings() -> tuple:

@@ -7,6 +7,7 @@ bound, or with a point in place of q(v) that of the log density for HMC.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -29,6 +30,7 @@ from svgp_ppl.expectations import (
 from svgp_ppl.handlers import unwrapped
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.missing import KnownEntries, filled, wide
+from svgp_ppl.sharding import first_true, is_sharded
 
 __all__ = ["Expected", "expected_of"]
 
@@ -209,20 +211,27 @@ class Expected(dist.Distribution):
             )
 
     def _require_support(self, name: str, obs) -> None:
-        if is_concrete(obs):
-            data = np.asarray(obs)
+        if not is_concrete(obs):
+            return
+        with jax.ensure_compile_time_eval():
+            data = obs if is_sharded(obs) else np.asarray(obs)
             inside = self.support(data)
-            if is_concrete(inside) and not np.all(inside):
-                shape = np.shape(inside) or data.shape  # [N] where a row is an event
-                first = tuple(np.argwhere(~np.broadcast_to(inside, shape))[0])
-                raise InvalidRow(
-                    lambda row: (
-                        f"the data of site '{name}' must lie in the support of the "
-                        f"likelihood, {in_words(self.support)}; among them is "
-                        f"{data[first]} (row {row})."
-                    ),
-                    int(first[0]),
-                )
+            if not is_concrete(inside):
+                return
+            shape = np.shape(inside) or data.shape  # [N] where a row is an event
+            xp = jnp if is_sharded(data) else np
+            first = first_true(~xp.broadcast_to(inside, shape))
+            if first is None:
+                return
+            value = np.asarray(data[first])
+        raise InvalidRow(
+            lambda row: (
+                f"the data of site '{name}' must lie in the support of the "
+                f"likelihood, {in_words(self.support)}; among them is "
+                f"{value} (row {row})."
+            ),
+            first[0],
+        )
 
 
 def _has_classes(support: Any) -> bool:

@@ -26,6 +26,7 @@ from numpyro.primitives import _PYRO_STACK, apply_stack, plate
 
 from svgp_ppl.compilation import TRACING
 from svgp_ppl.latent import NOT_AN_ARRAY, Latent
+from svgp_ppl.sharding import automatic
 from svgp_ppl.variational import can_marginalise, group_of, simplified
 from svgp_ppl.variational.sample_path import ExactPath, FeaturePath, SamplePath
 
@@ -116,6 +117,7 @@ def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None
     """
     if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
         return
+    args, kwargs = jax.tree.map(automatic, (args, kwargs))
     with TRACING, block(), seed(rng_seed=key):
         if isinstance(guide, AutoGuide) and not isinstance(guide, AutoGuideList):
             guide._setup_prototype(*args, **kwargs)

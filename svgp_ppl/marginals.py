@@ -22,6 +22,7 @@ from svgp_ppl.features import (
     paired_covariance,
 )
 from svgp_ppl.linalg import column_sums, gaussian_moments, matmul, whiten
+from svgp_ppl.sharding import in_blocks
 from svgp_ppl.variational import (
     Projected,
     full_gaussian,
@@ -357,23 +358,10 @@ def _stack(arrays) -> Array:
 
 
 def _in_chunks(evaluate: Callable, xs: list[LinearFunctional], size: int):
-    """``evaluate`` on ``size`` rows at a time; the last chunk is padded and cut."""
+    """``evaluate`` on ``size`` rows of every device at a time."""
     if not all(map(has_rows, xs)):
         raise ValueError(
             "chunk_size cuts rows, which Concatenated features do not have: observe "
             "each of their parts at a site of its own, or leave chunk_size out."
         )
-    total = len(xs[0])
-    num_chunks = -(-total // size)
-    padding = num_chunks * size - total
-
-    def fold(rows):  # an array of a functional, [N, ...]
-        last = jnp.broadcast_to(rows[-1:], (padding, *rows.shape[1:]))
-        return jnp.concatenate([rows, last]).reshape(num_chunks, size, *rows.shape[1:])
-
-    def unfold(values):  # [chunks, .., size] -> [.., N]
-        merged = jnp.moveaxis(values, 0, -2)
-        return merged.reshape(*merged.shape[:-2], num_chunks * size)[..., :total]
-
-    chunks = jax.lax.map(jax.checkpoint(evaluate), jax.tree.map(fold, xs))
-    return jax.tree.map(unfold, chunks)
+    return in_blocks(jax.checkpoint(evaluate), xs, size, axis=-1)

@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
+from svgp_ppl.sharding import automatic, is_sharded
 
 __all__ = ["KnownEntries", "checked_mask", "filled", "over_rows", "wide"]
 
@@ -37,7 +38,7 @@ def checked_mask(mask, name: str, batch_shape: tuple, event_shape: tuple) -> Any
     Raises:
         ValueError: It is not boolean, or has another shape.
     """
-    mask = mask if isinstance(mask, jax.Array) else np.asarray(mask)
+    mask = automatic(mask) if isinstance(mask, jax.Array) else np.asarray(mask)
     if mask.dtype != bool:
         raise ValueError(
             f"the mask of site '{name}' must be boolean, True where y is known, and is "
@@ -63,7 +64,8 @@ def over_rows(mask: Any, event_shape: tuple) -> Any:
 
 def wide(mask: Any, ndim: int) -> Any:
     """A mask with ``ndim`` axes, of rows also along the axes of a row."""
-    return mask.reshape(mask.shape + (1,) * (ndim - mask.ndim))
+    with jax.ensure_compile_time_eval():
+        return mask.reshape(mask.shape + (1,) * (ndim - mask.ndim))
 
 
 def filled(obs: Any, mask: Any, support: Any) -> Any:
@@ -75,10 +77,12 @@ def filled(obs: Any, mask: Any, support: Any) -> Any:
     except (AttributeError, NotImplementedError):
         pass  # a support of another package
     where = wide(mask, np.ndim(obs))
-    if all(map(is_concrete, (obs, mask, values))):
+    is_spread = is_sharded(obs) or is_sharded(mask)
+    if not is_spread and all(map(is_concrete, (obs, mask, values))):
         values = np.asarray(values).astype(obs.dtype)
         return np.where(np.asarray(where), np.asarray(obs), values)
-    return jnp.where(where, obs, jnp.asarray(values).astype(obs.dtype))
+    with jax.ensure_compile_time_eval():
+        return jnp.where(where, obs, jnp.asarray(values).astype(obs.dtype))
 
 
 @jax.tree_util.register_dataclass

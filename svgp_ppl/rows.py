@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from svgp_ppl.compilation import is_array
+from svgp_ppl.sharding import automatic, is_sharded
 
 __all__ = ["pages_of", "with_rows"]
 
 
-def with_rows(leaves: list) -> dict[int, np.ndarray]:
+def with_rows(leaves: list) -> dict[int, Any]:
     """Leaf -> array, for the arrays that are as long as the first one.
 
     Args:
@@ -21,7 +22,11 @@ def with_rows(leaves: list) -> dict[int, np.ndarray]:
     """
     arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
     first = next(iter(arrays.values()), ())
-    return {i: np.asanyarray(x) for i, x in arrays.items() if len(x) == len(first)}
+    arrays = {i: x for i, x in arrays.items() if len(x) == len(first)}
+    return {
+        i: automatic(x) if is_sharded(x) else np.asanyarray(x)
+        for i, x in arrays.items()
+    }
 
 
 def pages_of(array: Any) -> mmap.mmap | None:

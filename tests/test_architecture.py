@@ -27,24 +27,32 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # import adds it here, and sees what it costs.
 MAY_IMPORT = {
     "checkpoints": set(),
-    "checks": set(),
-    "compilation": set(),
+    "sharding": set(),
+    "checks": {"sharding"},
+    "compilation": {"sharding"},
     "datasets": set(),
-    "rows": {"compilation"},
+    "rows": {"compilation", "sharding"},
     "diagnostics": set(),
-    "linalg": set(),
+    "linalg": {"sharding"},
     "kernels": {"linalg"},
     "inducing": {"checks", "kernels", "linalg"},
     "features": {"checks", "kernels", "linalg"},
-    "variational": {"features", "kernels", "linalg"},
-    "marginals": {"features", "linalg", "variational"},
-    "missing": {"checks"},
+    "variational": {"features", "kernels", "linalg", "sharding"},
+    "marginals": {"features", "linalg", "sharding", "variational"},
+    "missing": {"checks", "sharding"},
     "latent": {"checks", "marginals"},
     "process": {"features", "kernels", "latent", "linalg", "marginals", "variational"},
     "expectations": {"linalg", "marginals"},
     "likelihoods": {"checks", "expectations", "linalg", "marginals"},
-    "handlers": {"compilation", "latent", "variational"},
-    "expected": {"checks", "expectations", "handlers", "marginals", "missing"},
+    "handlers": {"compilation", "latent", "sharding", "variational"},
+    "expected": {
+        "checks",
+        "expectations",
+        "handlers",
+        "marginals",
+        "missing",
+        "sharding",
+    },
     "observed": {"expected", "handlers"},
     "primitives": {
         "checks",
@@ -79,6 +87,7 @@ MAY_IMPORT = {
         "process",
         "progress",
         "rows",
+        "sharding",
         "variational",
     },
     "prediction": {
@@ -99,7 +108,7 @@ MAY_IMPORT = {
     "mcmc.blackjax_parts": set(),
     "mcmc.metrics": {"linalg", "mcmc.blackjax_parts"},
     "mcmc.tuning": set(),
-    "mcmc.phases": {"compilation", "mcmc.sampler"},
+    "mcmc.phases": {"compilation", "mcmc.sampler", "sharding"},
     "mcmc.chain_method": {"mcmc.sampler"},
     "mcmc.checkpoints": {"checkpoints", "compilation", "mcmc.phases"},
     "mcmc.chains": {
@@ -108,6 +117,7 @@ MAY_IMPORT = {
         "mcmc.phases",
         "mcmc.sampler",
         "progress",
+        "sharding",
     },
     "mcmc.nuts": {"mcmc.blackjax_parts", "mcmc.metrics", "mcmc.sampler"},
     "mcmc.hmc": {"mcmc.blackjax_parts", "mcmc.sampler", "mcmc.tuning"},
@@ -346,7 +356,7 @@ def test_bound_and_samplers_never_hear_of_kernels():
             waiting += here
         if name != "elbo":
             # Which know neither models nor processes.
-            ours = {"checkpoints", "compilation", "linalg", "progress"}
+            ours = {"checkpoints", "compilation", "linalg", "progress", "sharding"}
             others = {m for m in closure - ours if not m.startswith("mcmc.")}
             offenders += [(name, module) for module in sorted(others)]
     assert not offenders

@@ -4,6 +4,7 @@ A random bound is fine for Adam, if the gradient is unbiased. It is not for an o
 that compares values of the bound.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -83,7 +84,9 @@ def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
     look(check, *data.first(), key)
     if isinstance(data, Whole):
         return
-    size = max(data.batch_size, _ROWS_AT_A_TIME)
+    # Of rows on several devices nothing is copied: all of them at once.
+    at_once = data.num_rows if data.is_spread else _ROWS_AT_A_TIME
+    size = max(data.batch_size, at_once)
     if size > data.batch_size:
         try:
             look(check, *data.rows_from(0, size), key)
@@ -189,5 +192,7 @@ def _num_observed(model_trace: dict[str, Any]) -> float:
             _, mask = unwrapped(site["fn"])
             shape = site["fn"].batch_shape
             mask = mask if is_concrete(mask) else True
-            total += scale * float(np.sum(np.broadcast_to(mask, shape)))
+            with jax.ensure_compile_time_eval():
+                known = float(np.sum(mask))
+            total += scale * known * math.prod(shape) / np.size(mask)
     return max(total, 1.0)

@@ -33,6 +33,7 @@ from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.progress import Progress, progress_bar
+from svgp_ppl.sharding import local
 
 __all__ = ["fit"]
 
@@ -262,6 +263,7 @@ class _Run:
     def so_far(self) -> Fit:
         """The fit up to here."""
         state, params, history, seconds = self.reached
+        state, params = local((state, params))
         return Fit(
             params=params,
             losses=np.concatenate(history) if history else np.zeros(0),

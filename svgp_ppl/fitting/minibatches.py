@@ -16,6 +16,7 @@ import numpy as np
 
 from svgp_ppl.compilation import is_array, partition, static_part
 from svgp_ppl.rows import pages_of, with_rows
+from svgp_ppl.sharding import is_sharded, over_same_devices
 
 __all__ = ["Minibatches", "Whole", "permuted"]
 
@@ -103,13 +104,23 @@ class Minibatches:
         return len(next(iter(self._cut.values())))
 
     @cached_property
-    def _cut(self) -> dict[int, np.ndarray]:
+    def _cut(self) -> dict[int, Any]:
         """Leaf -> the array of which it is given rows."""
         return with_rows(self._leaves)
 
     @cached_property
+    def _spread(self) -> dict[int, jax.Array]:
+        """Those of them that are on several devices: rows are taken there."""
+        return {i: array for i, array in self._cut.items() if is_sharded(array)}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether rows are on several devices."""
+        return bool(self._spread)
+
+    @cached_property
     def _resident(self) -> dict[int, jax.Array]:
-        return {
+        return self._spread | {
             i: jnp.asarray(leaf)
             for i, leaf in enumerate(self._leaves)
             if is_array(leaf) and i not in self._cut
@@ -148,13 +159,17 @@ class Minibatches:
         """Rows for ``count`` steps, padded to ``length``; arrays that stay whole."""
         rows = self.rows(first, count)
         batches = {}
+        numbers = np.zeros((length, *rows.shape[1:]), rows.dtype)
+        numbers[:count] = rows
         for i, array in self._cut.items():
+            if i in self._spread:
+                continue
             batches[i] = np.zeros(
                 (length, *rows.shape[1:], *array.shape[1:]),
                 array.dtype.newbyteorder("="),
             )
             _gather(array, rows, out=batches[i][:count])
-        return batches, self._resident
+        return batches, self._resident, numbers if self._spread else None
 
     def forget_pages(self) -> None:
         """Give back the pages of memory-mapped files that have been read."""
@@ -164,10 +179,13 @@ class Minibatches:
 
     def at(self, arrays: Any, index) -> tuple[tuple, dict]:
         """Arguments at step ``index`` of a block, inside compiled code."""
-        batches, resident = arrays
+        batches, resident, numbers = arrays
         given = {
             i: jnp.asarray(batch)[index] for i, batch in batches.items()
         } | resident
+        for i, array in self._spread.items():
+            rows = given[i][jnp.asarray(numbers)[index]]
+            given[i] = over_same_devices(rows, array)
         leaves, structure = jax.tree.flatten((self.args, self.kwargs))
         return structure.unflatten(
             [given.get(i, leaf) for i, leaf in enumerate(leaves)]

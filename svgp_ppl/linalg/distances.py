@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg.factors import matmul
+from svgp_ppl.sharding import in_blocks
 
 __all__ = ["inner_product", "squared_distance"]
 
@@ -55,15 +56,10 @@ def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
     columns = y.T  # the inner loops run along a row of it
     rows = max(1, _MOST_AT_ONCE // max(1, len(y)))
-    if len(x) <= rows or jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu":
         return _by_columns(x, columns)
-    # Blocks of equal size: an entry is written once, whatever the number of columns.
-    blocks = -(-len(x) // rows)
-    rows = -(-len(x) // blocks)
-    padding = jnp.broadcast_to(x[-1:], (blocks * rows - len(x), x.shape[1]))
-    folded = jnp.concatenate([x, padding]).reshape(blocks, rows, x.shape[1])
-    squares = jax.lax.map(lambda block: _by_columns(block, columns), folded)
-    return squares.reshape(blocks * rows, len(y))[: len(x)]
+    # In blocks an entry is written once, whatever the number of columns.
+    return in_blocks(lambda block: _by_columns(block, columns), x, rows, axis=0)
 
 
 def _by_columns(x: Float[Array, "N D"], columns: Float[Array, "D M"]) -> Array:

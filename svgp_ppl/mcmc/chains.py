@@ -24,6 +24,7 @@ from svgp_ppl.mcmc.checkpoints import Reached, Rows, RunFile, facts_of
 from svgp_ppl.mcmc.phases import Carry, Given, Phase, Phases, Start, joined
 from svgp_ppl.mcmc.sampler import HostAdaptation, HostAdapted, Sampler
 from svgp_ppl.progress import progress_bar
+from svgp_ppl.sharding import spans_processes
 
 __all__ = ["Chains", "NonFiniteStartError", "run_chains"]
 
@@ -127,6 +128,11 @@ def run_chains(
         (4, 500, 2)
     """
     file = checkpoint if isinstance(checkpoint, RunFile | None) else RunFile(checkpoint)
+    if file is not None and spans_processes(data):
+        raise ValueError(
+            "the data lie in several processes, which would stop for their checkpoints "
+            "at different steps: sample without checkpoint=."
+        )
     positions = jax.tree.map(jnp.asarray, positions)
     num_chains = _check_sizes(positions, num_warmup, num_samples, block_size)
     made_of = (logdensity_fn if made_of is None else made_of, sampler)

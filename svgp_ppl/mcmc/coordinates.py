@@ -132,7 +132,10 @@ def fitted_start(
     loc = {name: x for name, x in centre.items() if name not in sites}
     coordinates = _curved(target, data, loc, starts)
     positions = coordinates.from_values(starts)
-    return jax.device_put(Start(coordinates, data, positions))
+    start = Start(coordinates, data, positions)
+    # Data on several devices stay there.
+    put = lambda a: a if isinstance(a, jax.Array) else jax.device_put(a)  # noqa: E731
+    return jax.tree.map(put, start)
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from svgp_ppl.compilation import Program, call, find, traced_once
-from svgp_ppl.mcmc.sampler import CHAINS, Adaptive
+from svgp_ppl.mcmc.sampler import CHAINS, Adaptive, TunesTogether
+from svgp_ppl.sharding import automatic, free_axes
 
 __all__ = ["Carry", "Given", "Phase", "Phases", "Start", "joined"]
 
@@ -174,7 +176,29 @@ class Phases:
             empty = jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), shapes)
             return jax.lax.fori_loop(0, given.count, body, (carry, empty))
 
+        run = self._over_devices(run, given)
         return find(run, ("steps of chains", which, size, *self.made_of), given)
+
+    def _over_devices(self, run: Callable, given: Given) -> Callable:
+        """The steps, with chains spread over axes of the mesh that have no data.
+
+        Each device takes its chains as if there were no others: a trajectory is as long
+        as the longest of these, and no factorisation is done for chains elsewhere.
+        """
+        arrays = jax.tree.map(automatic, jax.tree.leaves(given.data))
+        mesh, axes = free_axes(arrays, len(given.keys))
+        if not axes or isinstance(self.sampler, TunesTogether):
+            return run
+        chains: Any = PartitionSpec(axes)
+        all_of_it: Any = PartitionSpec()
+        return jax.shard_map(
+            run,
+            mesh=mesh,
+            in_specs=(Given(chains, chains, *[all_of_it] * 5),),
+            out_specs=(chains, PartitionSpec(None, axes)),
+            axis_names=set(axes),
+            check_vma=False,
+        )
 
     def _step(self, which: str, i, carry: Carry, given: Given):
         """Step number ``i`` of the block: the next carry, and the output."""

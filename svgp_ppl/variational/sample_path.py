@@ -16,7 +16,6 @@ z stands for inducing features, of which points are one kind, and x for a functi
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
@@ -32,6 +31,7 @@ from svgp_ppl.linalg import (
     solve_lower,
     solve_lower_transposed,
 )
+from svgp_ppl.sharding import in_blocks
 
 __all__ = ["EXACT_LIMIT", "ExactPath", "FeaturePath", "SamplePath"]
 
@@ -233,12 +233,4 @@ def _white_variance(kernel, x: LinearFunctional) -> Array | None:
 
 def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
     """``evaluate``, rows [n, D] -> [n, P], on so many rows at a time."""
-    size = _ROWS_AT_A_TIME
-    if len(x) <= size:
-        return evaluate(x)
-    whole = len(x) // size * size
-    folded = jax.lax.map(evaluate, x[:whole].reshape(-1, size, x.shape[1]))
-    values = folded.reshape(whole, -1)
-    if whole < len(x):
-        values = jnp.concatenate([values, evaluate(x[whole:])])
-    return values
+    return in_blocks(evaluate, x, _ROWS_AT_A_TIME, axis=0)
