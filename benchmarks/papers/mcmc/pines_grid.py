@@ -1,11 +1,11 @@
 """Scots pines: posteriors for several numbers of inducing inputs, without chains.
 
-    python benchmarks/papers/pines_grid.py [--sides 32 20 15]
+    python -m benchmarks.papers.mcmc.pines_grid [--sides 32 20 15]
 
-The model of ``pines.py`` at all cells mixes slowly (about 500 gradients an effective
+The model of ``pines`` at all cells mixes slowly (about 500 gradients an effective
 draw). Here its hyperparameters θ are integrated on a grid of logarithms. At each point
 natural gradients give the best Gaussian q(v), and draws of it are weighted to the
-posterior of v at θ that ``pines.py`` samples; with f_n | v ~ N(μ_n, s_n²),
+posterior of v at θ that ``pines`` samples; with f_n | v ~ N(μ_n, s_n²),
 μ = Aᵀ v, A = L⁻¹ k(z, x), and λ_n = exp(μ_n + s_n²/2) its mean intensity,
 
     w_s = p(v_s) / q(v_s) Π_n exp(y_n μ_n − a λ_n),    v_s ~ q
@@ -28,11 +28,11 @@ import numpy as np
 import numpyro
 import optax
 from jax import random
-from pines import PRIORS, inducing_inputs, sparse_model
 from scipy.special import logsumexp, softmax
 from tqdm import tqdm
 
 import svgp_ppl as gp
+from benchmarks.papers.mcmc.pines import PRIORS, inducing_inputs, sparse_model
 from svgp_ppl.linalg import cholesky, single_threaded_lapack, solve_lower
 
 
