@@ -1,4 +1,4 @@
-"""The command: a paper's experiments, the list of all, or the pages.
+"""The command: a paper's experiments, the list of all, the checks, or the pages.
 
 Results go below ``--out``; a run that is there already is skipped.
 """
@@ -14,7 +14,7 @@ def parse(arguments=None):
     """The options; None reads the command line."""
     papers = sorted({e.paper for e in EXPERIMENTS})
     parser = argparse.ArgumentParser("python -m benchmarks.papers")
-    parser.add_argument("name", choices=["list", "pages", *papers])
+    parser.add_argument("name", choices=["list", "pages", "checks", *papers])
     parser.add_argument("--experiment", nargs="+", help="all of the paper without it")
     parser.add_argument("--splits", type=int, nargs="+", help="those of the budget")
     parser.add_argument("--budget", choices=["quick", "paper"], default="quick")
@@ -46,6 +46,11 @@ def main():
 
         figures.write(options.out)
         pages.write(options.out)
+        return
+    if options.name == "checks":
+        from benchmarks.papers import checks
+
+        checks.write(options.out)
         return
     for experiment in chosen(options.name, options.experiment):
         splits = options.splits or experiment.budget(options.budget).splits

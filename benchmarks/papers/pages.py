@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers import results
+from benchmarks.papers import notes, results
 from benchmarks.papers.coverage import COVERAGE, PAPERS, Paper, Published
 from benchmarks.papers.experiment import Experiment, Measure, label
 from benchmarks.papers.registry import EXPERIMENTS
@@ -32,7 +32,7 @@ def write(folder: Path) -> None:
 def rendered(folder: Path) -> dict[str, str]:
     """Text by the name of the file."""
     pages = {f"{paper.key}.md": page(paper, folder) for paper in PAPERS}
-    return {"index.md": index(folder)} | pages
+    return {"index.md": index(folder), f"{NOTES}.md": notes.page(folder)} | pages
 
 
 def page(paper: Paper, folder: Path) -> str:
@@ -68,12 +68,12 @@ def first_line(published: list[Published], folder: Path) -> str:
         return "The paper prints no score that stands beside one of these."
     if not worse:
         return (
-            f"None of the {compared} scores with a published value is worse than that by "
-            "more than two standard errors."
+            f"None of the {compared} scores with a published value is worse than that "
+            "by more than two standard errors."
         )
     return (
-        f"**{len(worse)} of the {compared} scores with a published value are worse than "
-        f"that by more than two standard errors:** {'; '.join(worse)}."
+        f"**{len(worse)} of the {compared} scores with a published value are worse "
+        f"than that by more than two standard errors:** {'; '.join(worse)}."
     )
 
 
@@ -111,7 +111,7 @@ def tables(done: dict[str, tuple[Experiment, list[dict[str, Any]]]]) -> str:
                 contrasts.append((name, row))
             else:
                 groups.setdefault(experiment.measures, []).append((name, row))
-    every = [(measures, held) for measures, held in groups.items()]
+    every = list(groups.items())
     if contrasts:
         every.append(((contrasts[0][1].cells[0].measure,), contrasts))
     return "\n\n".join(table(measures, held) for measures, held in every)
@@ -282,23 +282,25 @@ stopped goes on where it was. Data come from the folder that `SVGP_PPL_DATA` nam
 
 
 def headline(one: Published, folder: Path) -> tuple[str, str, str]:
-    """Budget and splits, and one number of ours beside the published one."""
-    first: tuple[str, str, str] | None = None
+    """Budget and splits, and one number of ours, beside a published one if any."""
     for experiment in experiments_of(one):
         budget, runs = results.found(experiment, folder)
         if not runs:
             continue
         splits = len({run["split"] for run in runs})
         result = f"{budget}, {splits} split{'s' if splits > 1 else ''}"
-        for row in results.rows(experiment, runs):
-            for cell in row.cells:
-                case = row.case.get("contrast", label(row.case))
-                what = f"{cell.measure.name}, {experiment.name}, {case}: "
-                ours = escaped(what) + shown(cell.ours, cell.measure)
-                if cell.published is not None:
-                    return result, ours, as_printed(cell.published)
-                first = first or (result, ours, "")
-    return first or ("", "", "")
+        rows = results.rows(experiment, runs)
+        each = [(row, cell) for row in rows for cell in row.cells]
+        row, cell = max(each, key=lambda e: (e[1].is_comparable, _is_published(e[1])))
+        case = row.case.get("contrast", label(row.case))
+        ours = f"{experiment.name}, {case}: {cell.measure.name} "
+        theirs = as_printed(cell.published) if cell.published else ""
+        return result, escaped(ours) + shown(cell.ours, cell.measure), theirs
+    return "", "", ""
+
+
+def _is_published(cell: Cell) -> bool:
+    return cell.published is not None
 
 
 def experiments_of(one: Published) -> list[Experiment]:

@@ -118,7 +118,7 @@ def _of_case(runs, case: Settings) -> list[dict[str, Any]]:
 def _row(experiment: Experiment, case: Settings, runs) -> Row | None:
     # {"M": 10} is also among the settings of {"M": 10, "z": "fitted"}: of the cases of
     # a run the longest is its own.
-    own = [r for r in runs if _case_of(experiment, r) == case]
+    own = [r for r in runs if case_of(experiment, r) == case]
     cells = []
     for measure in experiment.measures:
         numbers = [r["numbers"] for r in own if measure.name in r["numbers"]]
@@ -130,7 +130,7 @@ def _row(experiment: Experiment, case: Settings, runs) -> Row | None:
     return Row(case, tuple(cells)) if cells else None
 
 
-def _case_of(experiment: Experiment, run) -> Settings:
+def case_of(experiment: Experiment, run) -> Settings:
     fitting = [c for c in experiment.cases if c.items() <= run["settings"].items()]
     return max(fitting, key=len)
 
@@ -139,7 +139,7 @@ def _contrast(experiment: Experiment, one: Contrast, runs) -> Row | None:
     measure = next(m for m in experiment.measures if m.name == one.measure)
 
     def by_split(case: Settings) -> dict[int, float]:
-        own = [r for r in runs if _case_of(experiment, r) == case]
+        own = [r for r in runs if case_of(experiment, r) == case]
         return {r["split"]: r["numbers"][one.measure] for r in own}
 
     a, b = by_split(one.case), by_split(one.over)

@@ -31,7 +31,7 @@ def run(experiment: Experiment, budget: str, splits: Sequence[int], out: Path) -
     todo = [(s, case) for s in splits for case in experiment.settings(budget)]
     for split, settings in tqdm(todo, desc=f"{experiment.paper} {experiment.name}"):
         path = path_of(out, experiment, budget, split)
-        runs, settings = read(path), _plain(settings, 12)
+        runs, settings = read(path), plain(settings, 12)
         if any(one["settings"] == settings for one in runs):
             continue
         begin = time.perf_counter()
@@ -42,8 +42,8 @@ def run(experiment: Experiment, budget: str, splits: Sequence[int], out: Path) -
             "settings": settings,
             "split": split,
             "seconds": round(time.perf_counter() - begin, 1),
-            "numbers": _plain(numbers, 6),
-            "curves": _plain(curves, 4),
+            "numbers": plain(numbers, 6),
+            "curves": plain(curves, 4),
             "versions": provenance.versions(),
             "machine": provenance.machine(),
         }
@@ -60,15 +60,15 @@ def _write(path: Path, runs: list[dict[str, Any]]) -> None:
     unfinished.replace(path)
 
 
-def _plain(value: Any, digits: int) -> Any:
+def plain(value: Any, digits: int) -> Any:
     """What JSON gives back: lists, numbers of so many significant digits, no arrays."""
     if isinstance(value, dict):
-        return {str(k): _plain(v, digits) for k, v in value.items()}
+        return {str(k): plain(v, digits) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v, digits) for v in value]
+        return [plain(v, digits) for v in value]
     if isinstance(value, (bool, str, int)) or value is None:
         return value
     if np.ndim(value) > 0:
-        return _plain(np.asarray(value).tolist(), digits)
+        return plain(np.asarray(value).tolist(), digits)
     value = np.asarray(value).item()
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
