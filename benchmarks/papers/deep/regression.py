@@ -27,7 +27,7 @@ def positive(name, value):
     return numpyro.param(name, value, constraint=constraints.softplus_positive)
 
 
-def model_of(layers, batch_size: int | None, likelihood):
+def model_of(layers, batch_size: int | None, likelihood, start: float = START):
     """Layers with an RBF kernel each; every value a trained parameter."""
 
     def model(x, y=None):
@@ -37,10 +37,9 @@ def model_of(layers, batch_size: int | None, likelihood):
             x, y = x[rows], None if y is None else y[rows]
         kernels = []
         for i, layer in enumerate(layers):
-            lengthscale = positive(
-                f"lengthscale_{i}", jnp.full(layer.z.shape[1:], START)
-            )
-            variance = positive(f"variance_{i}", START)
+            lengthscale = jnp.full(layer.z.shape[1:], start)
+            lengthscale = positive(f"lengthscale_{i}", lengthscale)
+            variance = positive(f"variance_{i}", start)
             kernels.append(gp.kernels.RBF(variance, lengthscale))
         f = gp.deep.compose("f", layers, kernels, x)
         with data:
@@ -59,7 +58,7 @@ def predicted(settings, x, y, x_test, likelihood=gaussian):
     x, x_test = (jnp.asarray(a, jnp.float32) for a in (x, x_test))
     layers = gp.deep.layers(np.asarray(x), settings["layers"], settings["M"])
     batch = settings["batch"] if settings["batch"] < len(x) else None
-    model = model_of(layers, batch, likelihood)
+    model = model_of(layers, batch, likelihood, settings.get("start", START))
     fit = gp.fit(
         jax.random.key(0),
         model,
@@ -132,7 +131,7 @@ def experiment(name: str) -> Experiment:
         measures=(MEASURES[0], Measure("RMSE", digits, "lower")),
         quick=Budget(
             (0, 1, 2) if name in SMALL else (0,),
-            {"steps": 2000, "batch": 1000 if name in SMALL else 500},
+            {"steps": 2000, "batch": 1000},
             (LINEAR, SINGLE, DEEP[0]),
         ),
         full=Budget(tuple(range(NUM_SPLITS[name])), {"steps": 20_000, "batch": 10_000}),

@@ -146,9 +146,7 @@ DIFFERS = (
     "The number of the row is no input here, and the flip probability has no prior. "
     "Inputs are scaled by the training rows, not by all."
 )
-# Steps and inducing inputs of the quick budget: more classes, fewer steps.
 QUICK = {"steps": 500, "M": 100, "batch": 512}
-SLOW = {"letter": {"steps": 300}, "chess-krvk": {"steps": 300}}
 
 
 def experiment(name: str, kernel: str) -> Experiment:
@@ -163,7 +161,7 @@ def experiment(name: str, kernel: str) -> Experiment:
         measures=MEASURES,
         quick=Budget(
             (0, 1) if is_two and name != "adult" else (0,),
-            {"kernel": kernel, **QUICK, **SLOW.get(name, {})},
+            {"kernel": kernel, **QUICK},
         ),
         full=Budget(
             tuple(range(10)),

@@ -147,12 +147,12 @@ DIFFERS = (
 )
 
 
-def experiment(name: str, problem: Problem, measures, quick: Budget, splits: int, also):
+def experiment(name: str, measures, quick: Budget, splits: int, also: str = ""):
     """A benchmark over families and sparsity factors."""
     return Experiment(
         "savigp-2015",
         name,
-        scored(problem),
+        scored(PROBLEMS[name]),
         cases=CASES,
         measures=measures,
         quick=quick,
@@ -161,26 +161,27 @@ def experiment(name: str, problem: Problem, measures, quick: Budget, splits: int
     )
 
 
+PROBLEMS = {
+    "boston": Problem(data.boston, gaussian, is_ard=True),
+    "wisconsin": Problem(data.wisconsin, logistic),
+    "usps": Problem(data.usps, softmax, (2.0, 4.0), num_latents=3),
+    "abalone": Problem(lambda _: gp.datasets.savigp("abalone"), tanh_warp, (1.0, 3.0)),
+    "creep": Problem(
+        lambda _: gp.datasets.savigp("creep"), tanh_warp, (1.0, 5.0), is_ard=True
+    ),
+}
+WARPS = "The warp is learned (the released code keeps it)."
 SPARSITY = (
     experiment(
         "boston",
-        Problem(data.boston, gaussian, is_ard=True),
         NUMBERS,
         Budget((0, 1), {"steps": 600, "rate": 0.03}),
         5,
         "y is divided by its standard deviation too.",
     ),
-    experiment(
-        "wisconsin",
-        Problem(data.wisconsin, logistic),
-        LABELS,
-        Budget((0, 1, 2), {"steps": 600, "rate": 0.03}),
-        5,
-        "",
-    ),
+    experiment("wisconsin", LABELS, Budget((0, 1, 2), {"steps": 600, "rate": 0.03}), 5),
     experiment(
         "usps",
-        Problem(data.usps, softmax, (2.0, 4.0), num_latents=3),
         LABELS,
         Budget((0,), {"steps": 300, "rate": 0.03}, FEW),
         5,
@@ -188,25 +189,16 @@ SPARSITY = (
     ),
     experiment(
         "abalone",
-        Problem(lambda split: gp.datasets.savigp("abalone"), tanh_warp, (1.0, 3.0)),
         NUMBERS,
         Budget((0,), {"steps": 1000, "rate": 0.02}, FEW),
         1,
-        "Columns are standardised, the lengthscale starts at 3, the warp is learned "
-        "(the released code keeps it).",
+        f"Columns are standardised, the lengthscale starts at 3. {WARPS}",
     ),
     experiment(
         "creep",
-        Problem(
-            lambda split: gp.datasets.savigp("creep"),
-            tanh_warp,
-            (1.0, 5.0),
-            is_ard=True,
-        ),
         NUMBERS,
         Budget((0,), {"steps": 1000, "rate": 0.02}, FEW),
         1,
-        "The lengthscales start at 5, the warp is learned (the released code keeps "
-        "it).",
+        f"The lengthscales start at 5. {WARPS}",
     ),
 )
