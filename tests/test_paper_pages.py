@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.papers import pages, results, runs
+from benchmarks.papers import pages, results, runs, tables
 from benchmarks.papers.coverage import COVERAGE
 from benchmarks.papers.experiment import Budget, Contrast, Experiment, Measure
 from benchmarks.papers.results import Cell, Value
@@ -69,7 +69,7 @@ def test_a_value_as_it_is_printed():
     assert Value.printed("554") == Value(554.0, None, 0.5)
     for text in ("−2.47 ± 0.05", "97.50", "554"):
         value = Value.printed(text.replace("−", "-").replace(" ± ", "("))
-        assert pages.as_printed(value) == text
+        assert tables.as_printed(value) == text
 
 
 def test_worse_is_by_two_standard_errors_and_the_rounding():

@@ -133,7 +133,7 @@ def additive(experiment, runs):
         names.append(name)
         heights.append(np.mean(curves["sd f"]))
         if settings["q(v)"] != "mean field":
-            bins = np.linspace(-1.0, 0.0, 41)
+            bins = np.linspace(-1.0, -0.6, 41)
             axes[0].hist(
                 curves["correlation"],
                 bins,
@@ -142,9 +142,8 @@ def additive(experiment, runs):
                 lw=1.6,
                 label=name,
             )
-    axes[0].axvline(0.0, color="0.4", ls=":", lw=1.6)
     axes[0].set(xlabel="correlation of f and g", ylabel="data")
-    axes[0].legend(title="mean field: 0")
+    axes[0].legend(title="(mean field: 0)")
     axes[1].barh(range(len(names)), heights, color=COLOURS[: len(names)])
     axes[1].set_yticks(range(len(names)), names)
     axes[1].invert_yaxis()

@@ -110,5 +110,5 @@ def gains(experiment, runs):
     axes.axhline(0.0, color="0.5", lw=0.8)
     names = [one.over["mode of"] for one in experiment.contrasts]
     axes.set_xticks(range(len(names)), names)
-    axes.set(xlabel="coordinate of the mode", ylabel="draws − Gaussian, nats a bin")
+    axes.set(xlabel="coordinate of the mode", ylabel="gain of draws, nats")
     return figure
