@@ -166,6 +166,6 @@ def convergence(experiment, runs):
         )
         axes.plot(run["curves"]["draws"], table[:, :-1], color=COLOURS[i % 6], lw=0.6)
     axes.axhline(1.0, color="0.5", lw=0.8)
-    axes.set(xlabel="draws", ylabel="PSRF", yscale="log")
+    axes.set(xlabel="draws", ylabel="PSRF")
     axes.legend()
     return figure

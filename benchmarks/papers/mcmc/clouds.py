@@ -48,7 +48,7 @@ def square(x, num: int = 50):
     return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def hybrid(settings, sampler, is_ard: bool = False):
+def hybrid(settings, sampler, is_ard: bool = False, coordinates=None):
     """The data, the Gaussian fit and the chains from it."""
     held = gp.datasets.three_classes()
     z_start = gp.inducing.kmeans(np.asarray(held.x, np.float32), 50)
@@ -59,6 +59,7 @@ def hybrid(settings, sampler, is_ard: bool = False):
         jnp.asarray(held.y),
         fit_options={"optimizer": optax.adam(0.02), "num_steps": settings["steps"]},
         sampler=sampler,
+        coordinates=coordinates,
         num_chains=settings["chains"],
         num_warmup=settings["warmup"],
         num_samples=settings["draws"],

@@ -39,7 +39,7 @@ def model_of(z_start, is_ard: bool, moves_z: bool):
     return model
 
 
-def hybrid(settings, split, sampler):
+def hybrid(settings, split, sampler, coordinates=None):
     """The Gaussian fit and the chains from it."""
     held = gp.datasets.image(split)
     x = jnp.asarray(held.x, jnp.float32)
@@ -52,6 +52,7 @@ def hybrid(settings, split, sampler):
         jnp.asarray(held.y),
         fit_options={"optimizer": optax.adam(0.02), "num_steps": settings["steps"]},
         sampler=sampler,
+        coordinates=coordinates,
         num_chains=settings["chains"],
         num_warmup=settings["warmup"],
         num_samples=settings["draws"],
