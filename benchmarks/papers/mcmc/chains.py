@@ -1,9 +1,9 @@
 """HMC against Gibbs: effective sizes and PSRF (Hensman et al. 2015, supplement).
 
 Both are tuned by Bayesian optimisation, start from the Gaussian fit with z frozen, and
-move whitened values; on the disasters HMC once more in the coordinates of the fit. Smallest effective size of a chain over all parameters, averaged
-over the chains, and per second of sampling; PSRF of Gelman & Rubin (1992) on growing
-windows.
+move whitened values; on the disasters HMC once more in the coordinates of the fit.
+Smallest effective size of a chain over all parameters, averaged over the chains, and
+per second of sampling; PSRF of Gelman & Rubin (1992) on growing windows.
 """
 
 import jax.numpy as jnp

@@ -74,6 +74,7 @@ COAL = Experiment(
     full=Budget((0,), {"natural steps": 30, "steps": 500}),
     x64=True,
     differs="Families are of whitened values: a diagonal Gaussian of these is not the "
-    "paper's one of u, and need not have too small a variance. The band of the figure is 90 per cent; that of the released code "
+    "paper's one of u, and need not have too small a variance. The band of the figure "
+    "is 90 per cent; that of the released code "
     "is the mean with two standard deviations.",
 )
