@@ -8,11 +8,11 @@ per second of sampling; PSRF of Gelman & Rubin (1992) on growing windows.
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import random
 
 import svgp_ppl as gp
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.hybrid import fit_then_sample
 from benchmarks.papers.mcmc import clouds, coal_posterior, image
 from benchmarks.papers.mcmc.coal import model_of
 from svgp_ppl.diagnostics import arrays_of, ess, psrf
@@ -32,29 +32,11 @@ def coal_draws(settings, sampler):
     """All disasters in 100 bins, M = 30."""
     x, y, width, z = coal_posterior.problem(30)
     model = model_of(z, width, "natural")
-    fit = gp.fit(
-        random.key(0),
-        model,
-        gp.AutoGaussian(model),
-        x.astype(jnp.float32),
-        y,
-        optimizer=optax.adam(0.02),
-        num_steps=settings["steps"],
-        progress=False,
-    )
-    return gp.sample(
-        random.key(1),
-        model,
-        x.astype(jnp.float32),
-        y,
-        init=fit,
-        sampler=sampler,
-        coordinates="whitened" if settings["sampler"] == "HMC" else None,
-        num_chains=settings["chains"],
-        num_warmup=settings["warmup"],
-        num_samples=settings["draws"],
-        progress=False,
-    )
+    coordinates = "whitened" if settings["sampler"] == "HMC" else None
+    x = x.astype(jnp.float32)
+    return fit_then_sample(
+        random.key(0), model, x, y, settings, sampler, coordinates
+    ).draws
 
 
 def run(settings, split):

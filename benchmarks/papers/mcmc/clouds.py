@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 from jax import random
 
 import svgp_ppl as gp
 from benchmarks.papers import scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.hybrid import fit_then_sample
 from benchmarks.papers.mixing import mixing
 from svgp_ppl.diagnostics import group
 
@@ -52,19 +52,10 @@ def hybrid(settings, sampler, is_ard: bool = False, coordinates=None):
     """The data, the Gaussian fit and the chains from it."""
     held = gp.datasets.three_classes()
     z_start = gp.inducing.kmeans(np.asarray(held.x, np.float32), 50)
-    return held, gp.fit_and_sample(
-        random.key(0),
-        model_of(z_start, settings.get("flip") == "sampled", is_ard),
-        jnp.asarray(held.x, jnp.float32),
-        jnp.asarray(held.y),
-        fit_options={"optimizer": optax.adam(0.02), "num_steps": settings["steps"]},
-        sampler=sampler,
-        coordinates=coordinates,
-        num_chains=settings["chains"],
-        num_warmup=settings["warmup"],
-        num_samples=settings["draws"],
-        progress=False,
-    )
+    model = model_of(z_start, settings.get("flip") == "sampled", is_ard)
+    x, y = jnp.asarray(held.x, jnp.float32), jnp.asarray(held.y)
+    both = fit_then_sample(random.key(0), model, x, y, settings, sampler, coordinates)
+    return held, both
 
 
 def scored(held, model, posterior, params=None):

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 from jax import random
 
 import svgp_ppl as gp
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.hybrid import fit_then_sample
 from benchmarks.papers.mixing import mixing
 from benchmarks.papers.scores import error_of
 
@@ -45,19 +45,12 @@ def hybrid(settings, split, sampler, coordinates=None):
     x = jnp.asarray(held.x, jnp.float32)
     z_start = gp.inducing.kmeans(np.asarray(x), settings["M"])
     is_ard, is_fitted = settings["kernel"] == "ARD", settings["z"] == "fitted"
-    return held, gp.fit_and_sample(
-        random.key(split),
-        model_of(z_start, is_ard, is_fitted),
-        x,
-        jnp.asarray(held.y),
-        fit_options={"optimizer": optax.adam(0.02), "num_steps": settings["steps"]},
-        sampler=sampler,
-        coordinates=coordinates,
-        num_chains=settings["chains"],
-        num_warmup=settings["warmup"],
-        num_samples=settings["draws"],
-        progress=False,
+    model = model_of(z_start, is_ard, is_fitted)
+    y = jnp.asarray(held.y)
+    both = fit_then_sample(
+        random.key(split), model, x, y, settings, sampler, coordinates
     )
+    return held, both
 
 
 def compared(settings, split):
