@@ -55,14 +55,15 @@ def first_line(published: list[Published], folder: Path) -> str:
             if experiment in seen:
                 continue
             seen.add(experiment)
-            _, runs = results.found(experiment, folder)
+            budget, runs = results.found(experiment, folder)
             for row in results.rows(experiment, runs):
                 compared += sum(cell.is_comparable for cell in row.cells)
                 for cell in row.cells:
                     if cell.is_worse:
                         case = label(row.case)
                         gap = shown(cell.difference, cell.measure, signed=True)
-                        words = f"{experiment.name}, {case}: {cell.measure.name} {gap}"
+                        what = f"{experiment.name} ({budget} budget), {case}"
+                        words = f"{what}: {cell.measure.name} {gap}"
                         worse.append(words)
     if not compared:
         return "The paper prints no score that stands beside one of these."
@@ -90,7 +91,10 @@ def section(one: Published, folder: Path, is_shown: bool) -> str:
     for budget in ("paper", "quick"):
         of_budget = {n: (e, r) for n, (e, b, r) in done.items() if b == budget}
         if of_budget:
-            parts += [settings_line(budget, of_budget), tables(of_budget)]
+            parts += [
+                settings_line(budget, of_budget),
+                tables(of_budget, len(experiments) > 1),
+            ]
     missing = [name for name in held if name not in done]
     if missing:
         parts.append(f"No result yet: {', '.join(missing)}.")

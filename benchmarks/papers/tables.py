@@ -7,16 +7,23 @@ from benchmarks.papers.experiment import Experiment, Measure, label
 from benchmarks.papers.results import Cell, Row, Value
 
 
-def tables(done: dict[str, tuple[Experiment, list[dict[str, Any]]]]) -> str:
-    """A table of the experiments with the same measures, then one of contrasts."""
+def tables(
+    done: dict[str, tuple[Experiment, list[dict[str, Any]]]], is_named: bool
+) -> str:
+    """A table of the experiments with the same measures, then one of contrasts.
+
+    ``is_named``: a case begins with the name of its experiment.
+    """
     groups: dict[tuple[Measure, ...], list[tuple[str, Row]]] = {}
     contrasts: list[tuple[str, Row]] = []
     for name, (experiment, runs) in done.items():
         for row in results.rows(experiment, runs):
+            words = escaped(row.case.get("contrast", label(row.case)))
+            words = f"{name}: {words}" if is_named else words
             if "contrast" in row.case:
-                contrasts.append((name, row))
+                contrasts.append((words, row))
             else:
-                groups.setdefault(experiment.measures, []).append((name, row))
+                groups.setdefault(experiment.measures, []).append((words, row))
     every = list(groups.items())
     if contrasts:
         every.append(((contrasts[0][1].cells[0].measure,), contrasts))
@@ -39,10 +46,10 @@ def long_lines(held: list[tuple[str, Row]]) -> list[list[str]]:
     """A line for each measure of each case."""
     head = ["case", "measure", "ours", "published", "difference", "splits"]
     lines = [head, ["---"] * len(head)]
-    for name, row in held:
+    for words, row in held:
         for cell in row.cells:
             entries = of_cell(cell, True)
-            line = [case_of(name, row, held), cell.measure.name, *entries]
+            line = [words, cell.measure.name, *entries]
             lines.append([*line, str(cell.num_splits)])
     return lines
 
@@ -53,20 +60,14 @@ def wide_lines(held, columns: list[str], compared: set[str]) -> list[list[str]]:
     for name in columns:
         head += [name, "published", "difference"] if name in compared else [name]
     lines = [head, ["---"] * len(head)]
-    for name, row in held:
+    for words, row in held:
         cells = {c.measure.name: c for c in row.cells}
         num_splits = max(c.num_splits for c in row.cells)
-        line = [case_of(name, row, held), str(num_splits)]
+        line = [words, str(num_splits)]
         for column in columns:
             line += of_cell(cells.get(column), column in compared)
         lines.append(line)
     return lines
-
-
-def case_of(name: str, row: Row, held: list[tuple[str, Row]]) -> str:
-    """The case in words, after the name of the experiment where there are several."""
-    words = escaped(row.case.get("contrast", label(row.case)))
-    return f"{name}: {words}" if len({n for n, _ in held}) > 1 else words
 
 
 def of_cell(cell: Cell | None, is_compared: bool) -> list[str]:
