@@ -111,7 +111,7 @@ def run(settings, split):
     else:
         mean, density = at_test["y"].mean, at_test["y"].log_prob(y_test)
     squares = np.asarray((mean - y_test) ** 2)
-    squares /= np.asarray(jnp.mean((jnp.mean(y, axis=0) - y_test) ** 2, axis=0))
+    squares = squares / np.mean((np.mean(y, axis=0) - y_test) ** 2, axis=0)
     log_unit = np.sum(np.log(held.y_scale[list(OUTPUTS)]))
     return {
         "SMSE, torque 4": squares[:, 0].mean(),
