@@ -7,19 +7,30 @@ from benchmarks.papers.figures.style import COLOURS, subplots
 from benchmarks.papers.results import rows
 
 
-def beside_published(held, measure: str):
-    """Ours (filled, two standard errors) and published values (hollow), a case a line.
-
-    ``held``: pairs of experiment and runs.
-    """
+def lines_of(held, measure: str, is_named: bool):
+    """Labels and cells of a measure, of all cases of pairs of experiment and runs."""
     lines = []
     for experiment, runs in held:
         for row in rows(experiment, runs):
             for cell in row.cells:
                 if cell.measure.name == measure and "contrast" not in row.case:
-                    prefix = f"{experiment.name}, " if len(held) > 1 else ""
+                    prefix = f"{experiment.name}, " if is_named else ""
                     lines.append((prefix + label(row.case), cell))
+    return lines
+
+
+def one_a_line(lines, measure: str):
+    """Axes with a case a line, the first one on top."""
     figure, axes = subplots(1, 1, height=max(1.6, 0.9 + 0.3 * len(lines)))
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+    axes.set(xlabel=measure, ylim=(len(lines) - 0.5, -0.5))
+    return figure, axes
+
+
+def beside_published(held, measure: str, is_named: bool):
+    """Ours (filled, two standard errors) and published values (hollow)."""
+    lines = lines_of(held, measure, is_named)
+    figure, axes = one_a_line(lines, measure)
     for i, (_, cell) in enumerate(lines):
         error = 2.0 * (cell.ours.error or 0.0)
         axes.errorbar(cell.ours.mean, i, xerr=error, fmt="o", color=COLOURS[0])
@@ -27,9 +38,22 @@ def beside_published(held, measure: str):
             axes.plot(cell.published.mean, i, "s", mfc="none", mec=COLOURS[1], mew=1.6)
     axes.plot([], [], "o", color=COLOURS[0], label="ours, ± 2 s.e.")
     axes.plot([], [], "s", mfc="none", mec=COLOURS[1], mew=1.6, label="published")
-    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-    axes.set(xlabel=measure, ylim=(len(lines) - 0.5, -0.5))
     figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def less_published(held, measure: str, is_named: bool):
+    """Ours less the published values, for sets of different scales."""
+    every = lines_of(held, measure, is_named)
+    lines = [(name, cell) for name, cell in every if cell.difference is not None]
+    better = lines[0][1].measure.better
+    name = f"{measure}, ours − published, ± 2 s.e. ({better} is better)"
+    figure, axes = one_a_line(lines, name)
+    axes.axvline(0.0, color="0.5", lw=0.8)
+    for i, (_, cell) in enumerate(lines):
+        gap = cell.difference
+        colour = COLOURS[1] if cell.is_worse else COLOURS[0]
+        axes.errorbar(gap.mean, i, xerr=2.0 * (gap.error or 0.0), fmt="o", color=colour)
     return figure
 
 
