@@ -4,27 +4,29 @@ import numpy as np
 
 from benchmarks.papers import results, runs
 from benchmarks.papers.experiment import Budget, Experiment, Measure
-from benchmarks.papers.noise.uci import ALONE, NOISES, TWO
+from benchmarks.papers.noise.uci import ALONE, MISSING, NOISES, TWO
 
 
 def run(settings, split):
-    """Means over the sets of this many classes that have results, and their number."""
-    found = []
+    """Means over the sets of this many classes.
+
+    Raises:
+        ValueError: A set whose data are public has no result.
+    """
+    found, without = [], []
     for one in ALONE:
-        if (one.name in TWO) == (settings["classes"] == "two"):
-            _, held = results.found(one, runs.RESULTS)
-            rows = [r for r in held if r["settings"]["noise"] == settings["noise"]]
-            if rows:
-                found.append(
-                    [
-                        np.mean([r["numbers"][n] for r in rows])
-                        for n in ("accuracy", "nll")
-                    ]
-                )
-    if not found:
-        raise ValueError(
-            "No set has a result: run the sets of tables III and IV first."
-        )
+        if one.name in MISSING or (one.name in TWO) != (settings["classes"] == "two"):
+            continue
+        _, held = results.found(one, runs.RESULTS)
+        own = [
+            r["numbers"] for r in held if r["settings"]["noise"] == settings["noise"]
+        ]
+        if own:
+            found.append([np.mean([n[m] for n in own]) for m in ("accuracy", "nll")])
+        else:
+            without.append(one.name)
+    if without:
+        raise ValueError(f"Run these sets first: {', '.join(without)}.")
     accuracy, nll = np.mean(found, axis=0)
     return {"accuracy": accuracy, "nll": nll, "sets": len(found)}
 
@@ -39,12 +41,13 @@ AVERAGES = Experiment(
         for noise in noises
     ),
     measures=(
-        Measure("accuracy", 1, "higher"),
-        Measure("nll", 3, "lower"),
+        Measure("accuracy", 1),
+        Measure("nll", 3),
         Measure("sets", 0),
     ),
     quick=Budget((0,)),
     full=Budget((0,)),
-    differs="Over the sets that have a result here, without the number of the row: not "
-    "the same average as the published one.",
+    differs="Without connect-4 and miniboone, and without the number of the row: not the "
+    "same average as the published one. It is run once all other sets have results; "
+    "remove its file when one of them has changed.",
 )
