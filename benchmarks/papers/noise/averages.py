@@ -48,6 +48,6 @@ AVERAGES = Experiment(
     quick=Budget((0,)),
     full=Budget((0,)),
     differs="Without connect-4 and miniboone, and without the number of the row: not "
-    "the same average as the published one. It is run once all other sets have results; "
+    "the same average as the published one. Run it once all other sets have results; "
     "remove its file when one of them has changed.",
 )
