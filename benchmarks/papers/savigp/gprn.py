@@ -139,5 +139,6 @@ SARCOS = Experiment(
     full=Budget((0,), {"steps": 20_000, "batch": 1000, "M": 1779}),
     differs="3949 of the 4449 rows of the official test file are for training and 500 "
     "for testing: the official training file is not at hand. A lengthscale a column, "
-    "inducing inputs from k-means. No node means two independent processes.",
+    "inducing inputs from k-means. No node means two independent processes. The "
+    "published values are the top of the figure's axis.",
 )
