@@ -11,7 +11,7 @@ import numpy as np
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
-from benchmarks.papers.noise.uci import NOISES, fitted
+from benchmarks.papers.noise.uci import NOISES, fitted, flip_of
 
 
 def three_classes():
@@ -47,10 +47,8 @@ def run(settings, split):
     curves = {"z": fit.params["z"]}
     if settings["noise"] in ("step", "softmax"):
         curves["probs"] = probs(square(held.x))
-    return scores.of_classes(probs(held.x_test), held.y_test) | {
-        "flip": float(fit.params.get("flip", 1e-3)),
-        "curves": curves,
-    }
+    row = scores.of_classes(probs(held.x_test), held.y_test)
+    return row | flip_of(settings, fit) | {"curves": curves}
 
 
 TOYS = Experiment(

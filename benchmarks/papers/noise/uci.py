@@ -112,6 +112,13 @@ def fitted(held, settings):
     return model, fit
 
 
+def flip_of(settings, fit) -> dict[str, float]:
+    """The flip probability, which the softmax has not got."""
+    if settings["noise"] == "softmax":
+        return {}
+    return {"flip": float(fit.params.get("flip", 1e-3))}
+
+
 def scored(load):
     """Settings and split to the scores on the set that ``load(split)`` gives."""
 
@@ -120,9 +127,7 @@ def scored(load):
         model, fit = fitted(held, settings)
         x_test = jnp.asarray(held.x_test, jnp.float32)
         at_test = gp.predict(model, fit, x_test, key=jax.random.key(1))["y"]
-        return scores.of_classes(at_test.probs, held.y_test) | {
-            "flip": float(fit.params.get("flip", 1e-3))
-        }
+        return scores.of_classes(at_test.probs, held.y_test) | flip_of(settings, fit)
 
     return run
 
