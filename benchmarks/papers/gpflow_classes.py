@@ -1,6 +1,6 @@
-"""The same classifier in GPflow, beside ``classification.py`` (GPflow installed apart).
+"""The same classifier in GPflow, beside ``noise.uci`` (GPflow installed apart).
 
-    python benchmarks/papers/classification.py letter --export letter.npz
+    python -m benchmarks.papers.noise.export letter letter.npz
     python benchmarks/papers/gpflow_classes.py letter.npz [--steps 1000] [--batch 256]
 
 ``SVGP`` with the step (``RobustMax``) and its flip probability trained, from the same
@@ -19,7 +19,7 @@ import tensorflow as tf
 def parse(arguments=None):
     """The options; None reads the command line."""
     parser = argparse.ArgumentParser(description="A classifier in GPflow.")
-    parser.add_argument("problem", help="written by classification.py --export")
+    parser.add_argument("problem", help="written by noise.export")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=256)
     return parser.parse_args(arguments)

@@ -1,0 +1,1 @@
+"""Measurements: published experiments, speed, reliability, mistakes."""

@@ -1,0 +1,1 @@
+"""Structured variational inference for coupled Gaussian processes (Adam 2017)."""

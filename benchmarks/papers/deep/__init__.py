@@ -1,0 +1,1 @@
+"""Doubly stochastic deep Gaussian processes (Salimbeni & Deisenroth 2017)."""

@@ -1,0 +1,171 @@
+"""Figures of posteriors: bands, maps, contours, correlations, convergence."""
+
+import numpy as np
+
+import svgp_ppl as gp
+from benchmarks.papers.figures.style import BLUE, COLOURS, ORANGE, RED, subplots
+from benchmarks.papers.mcmc.clouds import square
+from benchmarks.papers.noise import toys
+
+
+def of_case(runs, **case):
+    """The first run with these settings; None without one."""
+    fitting = [r for r in runs if case.items() <= r["settings"].items()]
+    return fitting[0] if fitting else None
+
+
+def coal_bands(experiment, runs):
+    """Rate and band of 90 per cent: Gaussian, sparse draws, exact process."""
+    figure, axes = subplots(1, 1, height=3.4)
+    cases = (
+        ({"posterior": "draws", "M": 100}, "exact process", "0.35"),
+        ({"posterior": "draws", "M": 30}, "draws, M = 30", BLUE),
+        ({"posterior": "Gaussian", "M": 30}, "Gaussian, M = 30", RED),
+    )
+    for case, name, colour in cases:
+        run = of_case(runs, **case)
+        if run is None:
+            continue
+        curves = run["curves"]
+        years = np.array(curves["year"])
+        axes.plot(years, curves["mean"], color=colour, label=name)
+        for end in ("low", "high"):
+            axes.plot(years, curves[end], "--", color=colour, lw=1.0)
+        if colour == "0.35":
+            axes.fill_between(years, curves["low"], curves["high"], color="0.9", lw=0)
+    dates = years.repeat(np.array(curves["count"]))
+    axes.plot(dates, np.full(len(dates), -0.15), "|", color="k", ms=7)
+    axes.set(xlabel="year", ylabel="disasters a year")
+    axes.legend()
+    return figure
+
+
+def coal_by_sparsity(experiment, runs):
+    """Intensity a bin by FG and MoG1, a line for each sparsity factor."""
+    figure, axes = subplots(1, 2, sharey=True)
+    for ax, family in zip(axes, ("FG", "MoG1"), strict=True):
+        own = [r for r in runs if r["settings"]["q(v)"] == family]
+        for i, run in enumerate(sorted(own, key=lambda r: r["settings"]["SF"])):
+            curves, name = run["curves"], f"SF {run['settings']['SF']:g}"
+            years = 1851.2 + np.array(curves["day"]) / 365.25
+            ax.plot(years, curves["mean"], color=COLOURS[i], label=name)
+            ax.plot(years, curves["low"], "--", color=COLOURS[i], lw=0.9)
+            ax.plot(years, curves["high"], "--", color=COLOURS[i], lw=0.9)
+        ax.set(title=family, xlabel="year")
+    axes[0].set_ylabel("disasters in 50 days")
+    axes[0].legend()
+    return figure
+
+
+def pines_map(experiment, runs):
+    """Mean intensity of every process that has been run, with trees and z."""
+    figure, axes = subplots(1, len(runs), height=5.0 / len(runs) + 0.8, squeeze=False)
+    top = max(np.max(run["curves"]["intensity"]) for run in runs)
+    for ax, run in zip(axes[0], runs, strict=True):
+        cells, curves = run["settings"]["cells"], run["curves"]
+        held = gp.datasets.pines(cells)
+        values = np.array(curves["intensity"]).reshape(cells, cells).T
+        image = ax.imshow(
+            values, origin="lower", extent=(0, 10, 0, 10), cmap="viridis", vmax=top
+        )
+        ax.plot(*np.array(curves["z"]).T, "+", color="w", ms=4, mew=0.6)
+        ax.plot(*held.x[held.y > 0].T, "o", color=ORANGE, ms=3)
+        ax.set(title=run["settings"]["process"], xlabel="m", ylabel="m")
+    figure.colorbar(image, ax=axes[0], label="trees per m²")
+    return figure
+
+
+def cloud_contours(experiment, runs):
+    """Probability 0.95 and 0.5 of each class by both posteriors, and the data."""
+    run, held = runs[0], gp.datasets.three_classes()
+    figure, axes = subplots(1, 2, sharey=True, height=3.6)
+    sides = [np.unique(column) for column in square(held.x).T]
+    for ax, name in zip(axes, ("Gaussian", "draws"), strict=True):
+        probs = np.array(run["curves"][name]).reshape(len(sides[0]), len(sides[1]), 3)
+        for c in range(3):
+            rows = held.y == c
+            ax.plot(*held.x[rows].T, ".", color=COLOURS[c], ms=2.5, alpha=0.5)
+            ax.contour(
+                *sides,
+                probs[..., c].T,
+                levels=(0.5, 0.95),
+                colors=COLOURS[c],
+                linewidths=(0.8, 1.8),
+            )
+        ax.plot(*np.array(run["curves"]["z"]).T, "k+", ms=5, mew=0.8)
+        ax.set(title=name)
+    return figure
+
+
+def toy_contours(experiment, runs, name: str):
+    """Class probabilities of the step and the softmax, data, and z."""
+    held = gp.datasets.banana() if name == "banana" else toys.three_classes()
+    own = [r for r in runs if r["settings"]["data"] == name and "probs" in r["curves"]]
+    figure, axes = subplots(1, len(own), height=3.6, squeeze=False, sharey=True)
+    sides = [np.unique(column) for column in toys.square(held.x).T]
+    for ax, run in zip(axes[0], own, strict=True):
+        probs = np.array(run["curves"]["probs"]).reshape(*map(len, sides), -1)
+        for c in range(held.num_classes):
+            rows = held.y == c
+            ax.plot(*held.x[rows].T, ".", color=COLOURS[c], ms=4, alpha=0.6)
+        for c in range(probs.shape[-1]):
+            colour = "k" if probs.shape[-1] == 1 else COLOURS[c]
+            ax.contour(
+                *sides,
+                probs[..., c].T,
+                levels=(0.1, 0.5, 0.9) if colour == "k" else (0.5, 0.9),
+                colors=colour,
+                linewidths=(0.8, 1.8, 0.8) if colour == "k" else (1.8, 0.8),
+            )
+        ax.plot(*np.array(run["curves"]["z"]).T, "k+", ms=6, mew=1.0)
+        ax.set(title=run["settings"]["noise"])
+    return figure
+
+
+def additive(experiment, runs):
+    """Posterior correlations at the data, and the sd of f by each q(v)."""
+    own = [r for r in runs if r["curves"]]
+    figure, axes = subplots(1, 2)
+    names, heights = [], []
+    for i, run in enumerate(own):
+        settings, curves = run["settings"], run["curves"]
+        name = settings["q(v)"] + (f", {settings['M']}" if "M" in settings else "")
+        names.append(name)
+        heights.append(np.mean(curves["sd f"]))
+        if settings["q(v)"] != "mean field":
+            bins = np.linspace(-1.0, -0.6, 41)
+            axes[0].hist(
+                curves["correlation"],
+                bins,
+                histtype="step",
+                color=COLOURS[i],
+                lw=1.6,
+                label=name,
+            )
+    axes[0].set(xlabel="correlation of f and g", ylabel="data")
+    axes[0].legend(title="(mean field: 0)")
+    axes[1].barh(range(len(names)), heights, color=COLOURS[: len(names)])
+    axes[1].set_yticks(range(len(names)), names)
+    axes[1].invert_yaxis()
+    axes[1].set(xlabel="mean sd of f")
+    return figure
+
+
+def convergence(experiment, runs):
+    """PSRF of the five slowest parameters after so many draws."""
+    figure, axes = subplots(1, 1, height=3.0)
+    for i, run in enumerate(runs):
+        name = ", ".join(
+            run["settings"][k]
+            for k in ("data", "kernel", "sampler")
+            if k in run["settings"]
+        )
+        table = np.array(run["curves"]["psrf"])
+        axes.plot(
+            run["curves"]["draws"], table[:, -1], color=COLOURS[i % 6], label=name
+        )
+        axes.plot(run["curves"]["draws"], table[:, :-1], color=COLOURS[i % 6], lw=0.6)
+    axes.axhline(1.0, color="0.5", lw=0.8)
+    axes.set(xlabel="draws", ylabel="PSRF")
+    axes.legend()
+    return figure

@@ -1,0 +1,1 @@
+"""MCMC for variationally sparse Gaussian processes (Hensman et al. 2015)."""

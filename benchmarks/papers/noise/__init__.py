@@ -1,0 +1,1 @@
+"""Scalable classification with additive noise (Liu et al. 2019)."""

@@ -1,0 +1,231 @@
+"""Pages of docs/papers from the results: tables, first lines, the list of all."""
+
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.papers import notes, results
+from benchmarks.papers.coverage import COVERAGE, PAPERS, Paper, Published
+from benchmarks.papers.experiment import Experiment, label
+from benchmarks.papers.registry import EXPERIMENTS
+from benchmarks.papers.results import Cell
+from benchmarks.papers.tables import as_printed, escaped, shown, tables
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "papers"
+NOTES = "notes-on-the-papers"
+BY_NAME = {(e.paper, e.name): e for e in EXPERIMENTS}
+FOOT = """\
+± is the standard error over splits; of a single split, over its test rows. A
+difference is ours less the published value, with the errors of both where they are
+known; bold ones are worse by more than two standard errors and the rounding of the
+published value. All numbers come from the files in `benchmarks/papers/results`;
+`python -m benchmarks.papers pages` writes this page.
+"""
+
+
+def write(folder: Path) -> None:
+    """The pages of the results in a folder, into docs/papers."""
+    DOCS.mkdir(parents=True, exist_ok=True)
+    for name, text in rendered(folder).items():
+        (DOCS / name).write_text(text)
+
+
+def rendered(folder: Path) -> dict[str, str]:
+    """Text by the name of the file."""
+    pages = {f"{paper.key}.md": page(paper, folder) for paper in PAPERS}
+    return {"index.md": index(folder), f"{NOTES}.md": notes.page(folder)} | pages
+
+
+def page(paper: Paper, folder: Path) -> str:
+    """A paper: what is worse first, then an experiment a section."""
+    published = [one for one in COVERAGE if one.paper == paper.key]
+    parts = [f"# {paper.title}", first_line(published, folder), f"{paper.citation}."]
+    shown_already: set[str] = set()
+    for one in published:
+        parts.append(section(one, folder, set(one.experiments) <= shown_already))
+        shown_already |= set(one.experiments)
+    parts += ["## How these were made", FOOT + made_with(published, folder)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def first_line(published: list[Published], folder: Path) -> str:
+    """What is worse than published by more than two standard errors."""
+    worse, compared, seen = [], 0, set()
+    for one in published:
+        for experiment in experiments_of(one):
+            if experiment in seen:
+                continue
+            seen.add(experiment)
+            budget, runs = results.found(experiment, folder)
+            for row in results.rows(experiment, runs):
+                compared += sum(cell.is_comparable for cell in row.cells)
+                for cell in row.cells:
+                    if cell.is_worse:
+                        case = label(row.case)
+                        gap = shown(cell.difference, cell.measure, signed=True)
+                        what = f"{experiment.name} ({budget} budget), {case}"
+                        words = f"{what}: {cell.measure.name} {gap}"
+                        worse.append(words)
+    if not compared:
+        return "The paper prints no score that stands beside one of these."
+    if not worse:
+        return (
+            f"None of the {compared} scores with a published value is worse than that "
+            "by more than two standard errors."
+        )
+    return (
+        f"**{len(worse)} of the {compared} scores with a published value are worse "
+        f"than that by more than two standard errors:** {'; '.join(worse)}."
+    )
+
+
+def section(one: Published, folder: Path, is_shown: bool) -> str:
+    """An experiment of the paper: command, settings, table, figures."""
+    experiments = [] if is_shown else experiments_of(one)
+    parts = [f"## {one.title}", f"{one.where[0].upper()}{one.where[1:]} of the paper: "]
+    parts[-1] += f"{one.settings}."
+    parts.append(f"```\n{command(one)}\n```")
+    held = {e.name: (e, *results.found(e, folder)) for e in experiments}
+    differs = list(dict.fromkeys(e.differs for e in experiments if e.differs))
+    parts += differs
+    done = {name: entry for name, entry in held.items() if entry[2]}
+    for budget in ("paper", "quick"):
+        of_budget = {n: (e, r) for n, (e, b, r) in done.items() if b == budget}
+        if of_budget:
+            parts += [
+                settings_line(budget, of_budget),
+                tables(of_budget, len(experiments) > 1),
+            ]
+    missing = [name for name in held if name not in done]
+    if missing:
+        parts.append(f"No result yet: {', '.join(missing)}.")
+    for name in one.figures:
+        path = figure_of(name)
+        if path:
+            parts.append(f"![{one.title}]({path})")
+    return "\n\n".join(parts)
+
+
+def settings_line(budget: str, done: dict[str, tuple[Experiment, list]]) -> str:
+    """The settings that the cases share, and who differs."""
+    lines: dict[str, list[str]] = {}
+    for name, (experiment, _) in done.items():
+        settings = dict(experiment.budget(budget).settings)
+        words = ", ".join(f"{k} {v}" for k, v in settings.items()) or "no other"
+        lines.setdefault(words, []).append(name)
+    if len(lines) == 1:
+        return f"Budget *{budget}*: {next(iter(lines))}."
+    each = "; ".join(f"{', '.join(names)}: {words}" for words, names in lines.items())
+    return f"Budget *{budget}*: {each}."
+
+
+def made_with(published: list[Published], folder: Path) -> str:
+    """Versions and processors of all runs of a page."""
+    runs = [
+        run
+        for experiment in dict.fromkeys(e for p in published for e in experiments_of(p))
+        for run in results.found(experiment, folder)[1]
+    ]
+    if not runs:
+        return "\nNothing has been run yet."
+    versions = sorted({f"{k} {v}" for run in runs for k, v in run["versions"].items()})
+    machines = Counter(
+        f"{run['machine']['cores']} cores of {run['machine']['processor']}"
+        for run in runs
+    )
+    return (
+        f"\n{len(runs)} runs on {'; '.join(sorted(machines))}. {', '.join(versions)}."
+    )
+
+
+def index(folder: Path) -> str:
+    """All published experiments: command, result, figure, settings, ours, published."""
+    lines = [
+        "| paper | experiment | result | figure | ours | published |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    num_results = num_figures = 0
+    for one in COVERAGE:
+        result, ours, theirs = headline(one, folder)
+        figures = [name for name in one.figures if figure_of(name)]
+        num_results += bool(result)
+        num_figures += bool(figures)
+        anchor = f"{one.paper}.md#{slug(one.title)}"
+        lines.append(
+            f"| [{one.paper}]({one.paper}.md) | [{one.title}]({anchor}) | "
+            f"{result or 'none yet'} | {'yes' if figures else ''} | {ours} | {theirs} |"
+        )
+    commands = "\n".join(
+        f"| {one.title} | `{command(one)}` | {one.settings} |" for one in COVERAGE
+    )
+    toctree = "\n".join([*(paper.key for paper in PAPERS), NOTES])
+    return f"""# The papers' experiments
+
+{len(COVERAGE)} experiments of five papers; {num_results} have a result here and
+{num_figures} a figure. *quick* is a budget of minutes on two cores, *paper* that of the
+paper. One number of each experiment stands for all; its page has the others.
+
+{chr(10).join(lines)}
+
+## Commands and published settings
+
+| experiment | command | settings of the paper |
+| --- | --- | --- |
+{commands}
+
+`--budget paper` takes the settings of the paper, `--splits 0 1 2` these splits, `--out`
+another folder. A run whose result is there is skipped, so that a command that was
+stopped goes on where it was. Data come from the folder that `SVGP_PPL_DATA` names.
+
+```{{toctree}}
+:maxdepth: 1
+
+{toctree}
+```
+"""
+
+
+def headline(one: Published, folder: Path) -> tuple[str, str, str]:
+    """Budget and splits, and one number of ours, beside a published one if any."""
+    for experiment in experiments_of(one):
+        budget, runs = results.found(experiment, folder)
+        if not runs:
+            continue
+        splits = len({run["split"] for run in runs})
+        result = f"{budget}, {splits} split{'s' if splits > 1 else ''}"
+        rows = results.rows(experiment, runs)
+        each = [(row, cell) for row in rows for cell in row.cells]
+        row, cell = max(each, key=lambda e: (e[1].is_comparable, _is_published(e[1])))
+        case = row.case.get("contrast", label(row.case))
+        ours = f"{experiment.name}, {case}: {cell.measure.name} "
+        theirs = as_printed(cell.published) if cell.published else ""
+        return result, escaped(ours) + shown(cell.ours, cell.measure), theirs
+    return "", "", ""
+
+
+def _is_published(cell: Cell) -> bool:
+    return cell.published is not None
+
+
+def experiments_of(one: Published) -> list[Experiment]:
+    """Those that answer a published experiment."""
+    return [BY_NAME[one.paper, name] for name in one.experiments]
+
+
+def command(one: Published) -> str:
+    """What runs them."""
+    names = " ".join(one.experiments)
+    return f"python -m benchmarks.papers {one.paper} --experiment {names}"
+
+
+def figure_of(name: str) -> str | None:
+    """Path of a figure from a page, if it has been drawn."""
+    for ending in ("svg", "png"):
+        if (DOCS / "figures" / f"{name}.{ending}").exists():
+            return f"figures/{name}.{ending}"
+    return None
+
+
+def slug(title: str) -> str:
+    """The anchor of a heading, as MyST makes it."""
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")

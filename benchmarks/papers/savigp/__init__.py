@@ -1,0 +1,4 @@
+"""Scalable inference for Gaussian processes with black-box likelihoods.
+
+Dezfouli & Bonilla (2015).
+"""
