@@ -2,13 +2,12 @@
 
 ``jax.jit`` finds a program by the function object: a closure made at every call is
 compiled at every call, and what it closes over lives as long as the program.
-Here a program is found in two ways, and keeps neither a model nor data alive:
+Here a program keeps neither a model nor data alive, and is found in two ways:
 
-1. by what its caller says that it is made of (a model, a guide, a sampler, options),
-   and by the shapes of its arguments: then it is not even traced again;
-2. by the text of its lowered form, with every array that it closes over turned into an
-   argument: a function defined anew with the same code, as by a notebook's cell that is
-   run again, is traced and not compiled.
+1. by what its caller says that it is made of (a model, a sampler, options), and by the
+   shapes of its arguments: it is not even traced again;
+2. by its lowered text, every array around it an argument: a function defined anew with
+   the same code is traced and not compiled.
 """
 
 import dataclasses
@@ -20,6 +19,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +139,7 @@ def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
     began = time.perf_counter()
     leaves, in_tree = jax.tree.flatten(args)
     flat = [as_array(leaf) for leaf in leaves]
-    key = (_identity(made_of), in_tree, tuple(map(signature, flat)), _settings())
+    key = (_identity(made_of, set()), in_tree, tuple(map(signature, flat)), _settings())
     with TRACING:
         found = _found.get(key)
         if found is None:
@@ -350,26 +351,30 @@ def _settings() -> tuple:
 # ---------------------------------------------------------------------------- identity
 
 
-def _identity(part: Any) -> Hashable:
-    """What tells a part of a program from others, without keeping it alive."""
+def _identity(part: Any, seen: set[int]) -> Hashable:
+    """What tells a part of a program from others, without keeping it alive.
+
+    Functions seen before are not looked into: they may lead back.
+    """
+    of = partial(_identity, seen=seen)
     if part is None or isinstance(part, str | bytes | int | float | complex | type):
         return type(part), part
     if isinstance(part, tuple | list):
-        return type(part), tuple(map(_identity, part))
+        return type(part), tuple(map(of, part))
     if isinstance(part, set | frozenset):
-        return type(part), frozenset(map(_identity, part))
+        return type(part), frozenset(map(of, part))
     if isinstance(part, dict):
-        return dict, tuple((name, _identity(value)) for name, value in part.items())
+        return dict, tuple((name, of(value)) for name, value in part.items())
     if isinstance(part, jax.tree_util.PyTreeDef):
         return part
     if dataclasses.is_dataclass(part) and part.__hash__ is not None:
         fields = dataclasses.fields(part)
-        values = tuple(_identity(getattr(part, field.name)) for field in fields)
+        values = tuple(of(getattr(part, field.name)) for field in fields)
         return type(part), values
     if inspect.ismethod(part):  # made anew whenever it is looked up
-        return _identity(part.__self__), part.__func__.__name__
+        return of(part.__self__), part.__func__.__name__
     if inspect.isfunction(part):
-        return _Same(part), _surroundings(part, set())
+        return _Same(part), () if id(part) in seen else _surroundings(part, seen)
     try:
         return _Same(part)
     except TypeError:  # no weak references to it: a number of NumPy, a range, a date
@@ -398,19 +403,15 @@ class _Same:
 def _surroundings(function: Any, seen: set[int]) -> Hashable:
     """The values that a function reads from around it, and those of its helpers.
 
-    A variable that was assigned anew, or an array that was written into, makes another
-    program. What is not looked into are attributes of objects, and functions of other
-    modules.
+    Not looked into are attributes of objects, and functions of other modules.
     """
     seen.add(id(function))
     names = _names(function.__code__)
     around = {n: v for n, v in function.__globals__.items() if n in names}
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     for name, cell in cells:
-        try:
+        with suppress(ValueError):  # assigned later
             around[name] = cell.cell_contents
-        except ValueError:  # assigned later
-            continue
     found = []
     for name, value in sorted(around.items()):
         if inspect.isfunction(value):
@@ -419,9 +420,9 @@ def _surroundings(function: Any, seen: set[int]) -> Hashable:
         elif isinstance(value, np.ndarray):
             found.append((name, value.shape, value.dtype, _contents(value)))
         elif not (inspect.ismodule(value) or isinstance(value, type)):
-            found.append((name, _identity(value)))
+            found.append((name, _identity(value, seen)))
     defaults = (function.__defaults__, function.__kwdefaults__)
-    return tuple(found), _identity(defaults)
+    return tuple(found), _identity(defaults, seen)
 
 
 def _names(code: Any) -> set[str]:

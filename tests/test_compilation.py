@@ -219,6 +219,18 @@ def test_what_a_function_reads_is_part_of_its_program(monkeypatch):
     assert run() == 125.0
 
 
+def test_functions_around_a_function_may_lead_back_to_it():
+    def run(x):
+        return table["scale"] * x + len(table["steps"])
+
+    table = {"scale": 2.0, "steps": [run, lambda x: run(x)]}
+    found = compilation.find(run, ("leads back", run), jnp.ones(3))
+    assert found(jnp.ones(3))[0] == 4.0
+    table["scale"] = 3.0
+    again = compilation.find(run, ("leads back", run), jnp.ones(3))
+    assert again(jnp.ones(3))[0] == 5.0
+
+
 def test_a_fit_sees_what_its_model_reads_now(monkeypatch):
     monkeypatch.setitem(globals(), "TABLE", counts_z())
 
