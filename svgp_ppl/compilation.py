@@ -57,8 +57,7 @@ __all__ = [
 
 # Programs of either kind that are remembered; those of a whole session of work.
 _MOST_PROGRAMS = 256
-# Arrays around a model up to this size are compared by their contents.
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**28  # arrays around a model up to it are compared by their contents
 
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
