@@ -235,11 +235,11 @@ def _start(
         joint, positions = origin.approximate(key_paths, target, num_chains)
         if not is_plain:
             return joint_start(key_joint, joint, positions, target)
-    elif is_plain:
-        guide, params = origin
-        positions = target.positions_from(key, guide, dict(params), num_chains)
     else:
-        return fitted_start(key, *origin, target, num_chains)
+        guide, params = origin
+        if not is_plain:
+            return fitted_start(key, guide, params, target, num_chains)
+        positions = target.positions_from(key, guide, dict(params), num_chains)
     return Start(plain_coordinates(), target.data, jax.device_put(positions))
 
 
