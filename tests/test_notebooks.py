@@ -78,8 +78,6 @@ def made_up_data(folder):
     weather = {n: rng.uniform(5, 90, 153) for n in ("Ozone", "Solar.R", "Wind", "Temp")}
     weather["Ozone"][::4] = np.nan
     np.savez(folder / "air_quality.npz", **weather)
-    wines = {"X": rng.normal(size=(120, 11)), "y": rng.integers(3, 9, (120, 1))}
-    np.savez(folder / "wine_red.npz", **wines)
 
 
 @pytest.mark.slow
