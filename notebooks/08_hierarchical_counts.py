@@ -175,7 +175,8 @@ for number, (name, run) in enumerate(runs.items()):
     drawn = np.reshape(drawn, (-1, len(ticks)))
     for ax, (label, statistic) in zip(axes, statistics.items()):
         values = statistic(drawn)
-        ax.hist(values, bins=25, density=True, alpha=0.6, label=name.replace("_", " "))
+        bins = np.arange(4.5, 40) if values.dtype.kind == "i" else 25
+        ax.hist(values, bins, density=True, alpha=0.6, label=name.replace("_", " "))
         ax.set(xlabel=label, yticks=[])
 for ax, statistic in zip(axes, statistics.values()):
     ax.axvline(statistic(ticks), color="k", lw=2, label="data")
