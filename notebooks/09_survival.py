@@ -59,7 +59,8 @@ w = np.column_stack(list(linear.values()))
 # ## The model
 #
 # With $f$ the log of the scale, P(time > t) = exp(−(t / exp f)^c). A unit of $f$
-# multiplies all times by e, so effects of one or two are large, and the priors say so.
+# multiplies all times by e, so effects of one or two are large, and the priors say so;
+# those of `sd` keep away from zero, where a lengthscale would mean nothing.
 # `Weibull` takes `censored=1` for the times that had not ended. Each process sees one
 # column of x, through its own inducing inputs.
 
@@ -72,7 +73,7 @@ def model(x, w, years=None, censored=0):
         beta = numpyro.sample("beta", dist.Normal(0.0, 0.5))
     shape = numpyro.sample("shape", dist.LogNormal(0.0, 0.5))
     with numpyro.plate("process", len(z)):
-        sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+        sd = numpyro.sample("sd", dist.LogNormal(-0.5, 0.5))
         lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.7, 0.5))
 
     f = 1.5 + w @ beta  # the processes have room for another level

@@ -1,5 +1,6 @@
 """Chains from approximations that are not ours: NumPyro's guides, and Pathfinder."""
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,7 @@ from svgp_ppl.diagnostics import group
 from svgp_ppl.handlers import set_up
 from svgp_ppl.mcmc.coordinates import joint_start
 from svgp_ppl.mcmc.joint import Joint, joint_of
+from svgp_ppl.mcmc.pathfinder import _gaussian, _kept
 from svgp_ppl.mcmc.target import Target
 from tests.models import (
     COUNTS_X,
@@ -107,6 +109,24 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
     slopes = jax.jit(jax.jacfwd(whitened))(jnp.zeros(5))
     np.testing.assert_allclose(whitened(jnp.zeros(5)), mean, atol=1e-8)
     np.testing.assert_allclose(slopes @ slopes.T, covariance, atol=1e-8)
+
+
+def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():
+    """At the first point Σ is I, so that for N(m, I) the mean is m from anywhere."""
+    mean = jnp.array([3.0, -1.0, 0.5])
+    _, info = blackjax.pathfinder.approximate(
+        random.key(0), lambda x: -0.5 * jnp.sum((x - mean) ** 2), jnp.zeros(3), 5
+    )
+    found, covariance = _gaussian(jax.tree.map(lambda x: x[0], info.path))
+    np.testing.assert_allclose(found, mean, atol=1e-9)
+    np.testing.assert_allclose(covariance, np.eye(3), atol=1e-9)
+
+
+def test_draws_of_large_weight_are_kept():
+    heavy = np.arange(3, 50, 10)
+    log_weights = np.full(50, -20.0)
+    log_weights[heavy] = 0.0
+    np.testing.assert_array_equal(np.sort(_kept(random.key(0), log_weights, 5)), heavy)
 
 
 def test_pathfinder_finds_a_gaussian_posterior():
