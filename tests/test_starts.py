@@ -73,7 +73,11 @@ def two_sites(x, y=None):
 
 
 @pytest.mark.parametrize(
-    "family", [AutoMultivariateNormal, AutoLowRankMultivariateNormal]
+    "family",
+    [
+        pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow),
+        AutoLowRankMultivariateNormal,
+    ],
 )
 def test_the_gaussian_of_a_guide_is_that_of_its_draws(family):
     guide, rng = family(two_sites), np.random.default_rng(0)
@@ -176,7 +180,7 @@ def init_of(kind):
     "kind",
     [
         pytest.param(AutoNormal, marks=pytest.mark.slow),
-        AutoMultivariateNormal,
+        pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow),
         gp.mcmc.Pathfinder,
     ],
 )
