@@ -176,13 +176,9 @@ def init_of(kind):
     return guide, svi.run(random.key(2), 400, *DATA, progress_bar=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(AutoNormal, marks=pytest.mark.slow),
-        pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow),
-        gp.mcmc.Pathfinder,
-    ],
+    "kind", [AutoNormal, AutoMultivariateNormal, gp.mcmc.Pathfinder]
 )
 def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
     draws = gp.sample(random.key(3), counts, *DATA, init=init_of(kind), **OPTIONS)
