@@ -52,6 +52,7 @@ __all__ = [
     "set_up",
     "subsampled",
     "trace_of",
+    "unpacked",
     "unwrapped",
 ]
 
@@ -123,6 +124,11 @@ def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None
             guide._setup_prototype(*args, **kwargs)
         else:
             guide(*args, **kwargs)
+
+
+def unpacked(guide: Any, latent: Any) -> dict[str, Any]:
+    """Unconstrained values by site, from the flat ones of an ``AutoContinuous``."""
+    return guide._unpack_latent(jnp.asarray(latent))
 
 
 def random_key() -> Any:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from svgp_ppl import datasets
-from svgp_ppl.datasets import classification, counts, regression
+from svgp_ppl.datasets import classification, counts, regression, tables
 
 
 def test_coal_is_the_published_series():
@@ -61,6 +61,21 @@ def test_splits_follow_the_rule_of_the_published_ones(folder, source):
         split = datasets.uci("energy", number)
         y = split.y_test * split.y_scale + split.y_mean
         np.testing.assert_allclose(y, source[np.sort(order[36:]), 3])
+
+
+def test_a_table_has_its_columns_and_its_holes(folder, tmp_path, monkeypatch):
+    (tmp_path / "datasets").mkdir()
+    text = 'rownames,Ozone,"Wind"\n1,41,7.4\n2,NA,8\n3,,12.6\n'
+    (tmp_path / "datasets" / "airquality.csv").write_text(text)
+    monkeypatch.setattr(tables, "_SOURCE", tmp_path.as_uri() + "/")
+    for _ in range(2):  # downloaded, and read
+        found = datasets.table("air_quality")
+        assert list(found) == ["Ozone", "Wind"]
+        np.testing.assert_array_equal(found["Ozone"], [41.0, np.nan, np.nan])
+        np.testing.assert_array_equal(found["Wind"], [7.4, 8.0, 12.6])
+        (tmp_path / "datasets" / "airquality.csv").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"name must be one of \['air_quality'"):
+        datasets.table("iris")
 
 
 def test_what_cannot_be_had_is_explained(folder, monkeypatch, tmp_path):

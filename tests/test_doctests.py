@@ -45,7 +45,7 @@ WITHOUT = """
     variational.group_of variational.is_coupled variational.log_weights
     variational.project_outputs variational.simplified
     datasets.banana datasets.coal_split datasets.image datasets.pines datasets.savigp
-    datasets.uci datasets.uci_classes
+    datasets.table datasets.uci datasets.uci_classes
     expectations.Method expectations.average expectations.average_about
     expectations.closed_form_cdf
     expectations.closed_form_log_predictive expectations.default_method

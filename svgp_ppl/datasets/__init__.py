@@ -21,6 +21,7 @@ from svgp_ppl.datasets.counts import (
     pines,
 )
 from svgp_ppl.datasets.regression import Split, savigp, uci
+from svgp_ppl.datasets.tables import table
 
 __all__ = [
     "Counts",
@@ -34,6 +35,7 @@ __all__ = [
     "image",
     "pines",
     "savigp",
+    "table",
     "three_classes",
     "uci",
     "uci_classes",

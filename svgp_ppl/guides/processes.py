@@ -12,6 +12,7 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
+from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.compilation import as_jax_arrays, inspected
 from svgp_ppl.guides.points import PointEstimates
@@ -270,7 +271,8 @@ def guide_and_params(given: Any, name: str) -> tuple[Callable, Mapping[str, Any]
     """What a fit is made of.
 
     Args:
-        given: What ``gp.fit`` returned, or ``(guide, params)``.
+        given: What ``gp.fit`` returned, or ``(guide, params)``, where ``params`` may be
+            all that numpyro's ``SVI.run`` returns.
         name: Of the argument, for the error.
 
     Raises:
@@ -280,11 +282,19 @@ def guide_and_params(given: Any, name: str) -> tuple[Callable, Mapping[str, Any]
     if not isinstance(given, tuple | list):
         parts = getattr(given, "guide", None), getattr(given, "params", None)
     match parts:
+        case (guide, SVIRunResult(params=params)) if callable(guide):
+            return guide, params
         case (guide, params) if callable(guide) and isinstance(params, Mapping):
             return guide, params
+    advice = ""
+    if isinstance(given, SVIRunResult):
+        advice = " It does not know its guide: write (guide, result)."
+    elif isinstance(given, AutoGuide):
+        advice = " A guide alone has no parameters: fit it first, gp.fit(key, model, "
+        advice += "guide, ...)."
     raise ValueError(
         f"{name} must be what gp.fit returns, or (guide, params) with the params of "
-        f"numpyro's SVI, and is a {type(given).__name__}."
+        f"numpyro's SVI, and is a {type(given).__name__}.{advice}"
     )
 
 

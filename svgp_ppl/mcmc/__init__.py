@@ -7,6 +7,7 @@ from svgp_ppl.mcmc.gibbs import Gibbs
 from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
 from svgp_ppl.mcmc.nuts import NUTS
+from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.sampler import (
     Adaptive,
     HostAdaptation,
@@ -31,6 +32,7 @@ __all__ = [
     "Gibbs",
     "HostAdaptation",
     "HostAdapted",
+    "Pathfinder",
     "Sampler",
     "StochasticGradient",
     "TunesTogether",

@@ -1,5 +1,6 @@
 """Coordinates in which a fit is standard normal, for every sampler."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ from numpyro.handlers import substitute
 from svgp_ppl.compilation import call
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
-from svgp_ppl.guides.sites import gaussians_of
+from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
+from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
 from svgp_ppl.variational.sites import Sites, sites_of
@@ -24,6 +26,7 @@ __all__ = [
     "Coordinates",
     "Start",
     "fitted_start",
+    "joint_start",
     "plain_coordinates",
     "reparam_sites",
 ]
@@ -123,12 +126,46 @@ def fitted_start(
     num_draws = max(num_chains, _NUM_DRAWS)
     values = target.positions_from(key_draws, guide, dict(params), num_draws)
     values = jax.device_get(values)
+    joint = joint_of(guide, params)
     centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
-    sites = _fitted_sites(key_sites, guide, params, target, centre)
+    if joint is not None:
+        centre = {name: np.asarray(joint.mean[name]) for name in centre}
+        sites = _joint_sites(key_sites, joint, target, centre)
+    else:
+        sites = _fitted_sites(key_sites, guide, params, target, centre)
+    values = {name: draws[:num_chains] for name, draws in values.items()}
+    return _start_in(key_start, sites, target, centre, values)
+
+
+def joint_start(
+    key, joint: Joint, values: Mapping[str, np.ndarray], target: Target
+) -> Start:
+    """Coordinates from a Gaussian over all values, and where chains start in them.
+
+    Args:
+        key: Random key.
+        joint: The Gaussian.
+        values: Unconstrained values of each chain, [chains, ...]; of v new ones are
+            drawn, from q(v | θ).
+        target: The log density.
+    """
+    key_sites, key_start = random.split(key)
+    centre = {name: np.asarray(joint.mean[name]) for name in values}
+    sites = _joint_sites(key_sites, joint, target, centre)
+    return _start_in(key_start, sites, target, centre, values)
+
+
+def _start_in(
+    key,
+    sites: dict[str, Sites],
+    target: Target,
+    centre: Mapping[str, np.ndarray],
+    values: Mapping[str, np.ndarray],
+) -> Start:
+    """Coordinates from sites and the centre θ̂; θ of the chains, and new ξ."""
     data = target.data._replace(sites=sites)
-    starts = {n: draws[:num_chains] for n, draws in values.items() if n not in sites}
-    shapes = {base_of(name): values[name][:num_chains] for name in sites}
-    starts |= _standard_normal(key_start, shapes)
+    starts = {n: draws for n, draws in values.items() if n not in sites}
+    starts |= _standard_normal(key, {base_of(name): values[name] for name in sites})
     loc = {name: x for name, x in centre.items() if name not in sites}
     coordinates = _curved(target, data, loc, starts)
     positions = coordinates.from_values(starts)
@@ -218,11 +255,39 @@ def _fitted_sites(
 
     made_of = ("fitted sites", guide, *target.made_of)
     given = (key, dict(params), dict(centre), target.data)
-    found = call(look, made_of, *given, runs_once=True)
+    found = jax.device_get(call(look, made_of, *given, runs_once=True))
+    return _finite_sites(found)
+
+
+def _joint_sites(
+    key, joint: Joint, target: Target, centre: Mapping[str, Any]
+) -> dict[str, Sites]:
+    """The sites of all processes together, from q(v | θ̂) of a joint Gaussian."""
+    names = target.whitened_names
+    if not names:
+        return {}
+
+    def look(key, centre, data):
+        args, kwargs = target.combine(data.arrays)
+        values = target.constrain(centre, data)
+        model = target.with_noise(data.noise_keys[0], data.params)
+        trace = trace_of(model, args, kwargs, key=key, values=values)
+        return OrderedDict((name, prior_of(trace[name])) for name in names)
+
+    made_of = ("priors at a centre", *target.made_of)
+    given = (key, dict(centre), target.data)
+    priors = jax.device_get(call(look, made_of, *given, runs_once=True))
+    loc, covariance = joint.conditional(names)
+    return _finite_sites([(loc[None], covariance[None], priors)])
+
+
+def _finite_sites(found: list) -> dict[str, Sites]:
+    """The sites of every group of processes whose Gaussian is one."""
     sites: dict[str, Sites] = {}
-    for group in jax.device_get(found):
-        if all(np.all(np.isfinite(array)) for array in jax.tree.leaves(group)):
-            sites |= sites_of(*group)
+    for loc, covariance, priors in found:
+        arrays = jax.tree.leaves((loc, covariance, priors))
+        if all(np.all(np.isfinite(array)) for array in arrays) and np.any(covariance):
+            sites |= sites_of(loc, covariance, priors)
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda array: np.asarray(array, dtype), sites)
 

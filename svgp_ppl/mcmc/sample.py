@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax import random
@@ -19,10 +19,12 @@ from svgp_ppl.mcmc.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import (
     Start,
     fitted_start,
+    joint_start,
     plain_coordinates,
 )
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.nuts import NUTS
+from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
 from svgp_ppl.mcmc.target import Target
 
@@ -39,7 +41,7 @@ def sample(
     num_samples: int = 1000,
     chain_method: ChainMethod | None = None,
     num_noise_draws: int = 1,
-    init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
+    init: Fit | tuple[Callable, Any] | Pathfinder | None = None,
     coordinates: Literal["collapsed", "fitted", "whitened"] | None = None,
     log_likelihood: bool = False,
     coords: Mapping[str, Any] | None = None,
@@ -74,8 +76,11 @@ def sample(
             ``MonteCarlo``). The log likelihood is averaged over them. They stay the
             same for the whole run, so the posterior depends on them by O(1/√S); each
             costs as much as another pass over the data.
-        init: A :class:`Fit` or ``(guide, params)`` to start from; None starts at random
-            and freezes ``param`` sites at their initial values.
+        init: A :class:`Fit` to start from, or ``(guide, params)`` of a guide of any
+            kind (``AutoNormal`` and ``AutoMultivariateNormal`` of NumPyro among them),
+            with the params or the whole result of NumPyro's ``SVI``. Or
+            ``svgp_ppl.mcmc.Pathfinder()``, which needs no guide. None starts at random.
+            The last two freeze ``param`` sites at their initial values.
         coordinates: What the sampler moves; the draws are those of the same posterior.
             ``"collapsed"``: the hyperparameters alone, with v integrated out and drawn
             afterwards, where every likelihood is Gaussian. ``"fitted"``: coordinates in
@@ -108,7 +113,7 @@ def sample(
             ``coords`` or ``dims`` do not fit the model, or the checkpoint cannot be
             written or is of another run.
         FloatingPointError: The log density is not finite where the chains start; says
-            which process or site.
+            which process or site. Or Pathfinder found no start.
 
     Example:
         >>> import svgp_ppl as gp
@@ -128,9 +133,10 @@ def sample(
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     sampler = NUTS() if sampler is None else sampler
-    guide, params = (None, {}) if init is None else guide_and_params(init, "init")
+    origin = _origin(init)
+    params = origin.params if isinstance(origin, _Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
-    choice = _choice(coordinates, sampler, guide)
+    choice = _choice(coordinates, sampler, origin)
     biased = isinstance(sampler, StochasticGradient)
     target = Target(
         key_target,
@@ -143,7 +149,7 @@ def sample(
         collapse="collapsed" in choice,
     )
     axes = target.axes(coords, dims)
-    start = _start(key_start, choice, guide, params, target, num_chains)
+    start = _start(key_start, choice, origin, target, num_chains)
     options = {
         **counts,
         "chain_method": method,
@@ -153,7 +159,7 @@ def sample(
     chains = _run(key_chains, target, start, sampler, options)
     attrs = {
         "num_warmup": counts["num_warmup"],
-        "init": "none" if guide is None else "fit",
+        "init": _NAMES[type(origin)],
         "chain_method": method,
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
         **({"bias": "stochastic gradients"} if biased else {}),
@@ -171,7 +177,26 @@ def _require_sampler(sampler: Any) -> None:
         )
 
 
-def _choice(coordinates, sampler: Any, guide) -> tuple[str, ...]:
+class _Guide(NamedTuple):
+    """A guide with its parameters, from which chains start."""
+
+    guide: Callable
+    params: Mapping[str, Any]
+
+
+_NAMES = {type(None): "none", _Guide: "fit", Pathfinder: "pathfinder"}
+
+
+def _origin(init: Any) -> _Guide | Pathfinder | None:
+    """Where chains start from; None for a random start."""
+    if init is None or isinstance(init, Pathfinder):
+        return init
+    if init is Pathfinder:
+        raise ValueError("init must be an object: write gp.mcmc.Pathfinder().")
+    return _Guide(*guide_and_params(init, "init"))
+
+
+def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
     """The coordinates that will do, the best first."""
     known = ("collapsed", "fitted", "whitened")
     if coordinates is not None and coordinates not in known:
@@ -181,19 +206,19 @@ def _choice(coordinates, sampler: Any, guide) -> tuple[str, ...]:
         if uses_prior:
             return ("whitened",)
         first = () if isinstance(sampler, StochasticGradient) else ("collapsed",)
-        return (*first, "whitened" if guide is None else "fitted")
+        return (*first, "whitened" if origin is None else "fitted")
     if coordinates != "whitened" and uses_prior:
         raise ValueError(
             f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values: "
             f'drop coordinates="{coordinates}".'
         )
-    if coordinates == "fitted" and guide is None:
+    if coordinates == "fitted" and origin is None:
         raise ValueError('coordinates="fitted" needs a fit: give it as init=.')
     return (coordinates,)
 
 
 def _start(
-    key, choice: tuple[str, ...], guide, params, target: Target, num_chains: int
+    key, choice: tuple[str, ...], origin, target: Target, num_chains: int
 ) -> Start:
     """Where the chains start, in the coordinates of the sampler."""
     if choice == ("collapsed",) and not target.is_collapsed:
@@ -202,13 +227,20 @@ def _start(
             "observe site likelihoods.Gaussian, a latent of one component and no "
             "chunk_size."
         )
-    if guide is None:
+    is_plain = choice == ("whitened",)
+    if origin is None:
         positions = target.initial_positions(key, num_chains)
-    elif choice == ("whitened",):
-        positions = target.positions_from(key, guide, dict(params), num_chains)
+    elif isinstance(origin, Pathfinder):
+        key_paths, key_joint = random.split(key)
+        joint, positions = origin.approximate(key_paths, target, num_chains)
+        if not is_plain:
+            return joint_start(key_joint, joint, positions, target)
     else:
-        return fitted_start(key, guide, params, target, num_chains)
-    return Start(plain_coordinates(), target.data, positions)
+        guide, params = origin
+        if not is_plain:
+            return fitted_start(key, guide, params, target, num_chains)
+        positions = target.positions_from(key, guide, dict(params), num_chains)
+    return Start(plain_coordinates(), target.data, jax.device_put(positions))
 
 
 def _run(

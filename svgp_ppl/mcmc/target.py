@@ -283,6 +283,7 @@ class Target:
 
             def one(key):
                 sites = trace_of(guide, args, kwargs, key=key, values=params)
+                _require_params(sites, params)
                 values = {
                     name: site["value"]
                     for name, site in sites.items()
@@ -351,6 +352,17 @@ def _require_sampleable(model_trace: dict[str, dict]) -> None:
                 f"latent site '{name}' is discrete; sum it out of the likelihood (for "
                 "example with numpyro.distributions.MixtureSameFamily)."
             )
+
+
+def _require_params(guide_trace: dict[str, dict], params: Mapping[str, Any]) -> None:
+    """Refuse parameters that leave a guide, or a part of it, where it starts."""
+    kinds = {name: site["type"] for name, site in guide_trace.items()}
+    missing = [n for n, kind in kinds.items() if kind == "param" and n not in params]
+    if missing:
+        raise ValueError(
+            f"init has no value of the guide's parameter(s) {missing}, only of "
+            f"{sorted(params)}. Are these the params of a fit of this guide?"
+        )
 
 
 def _require_minibatches(model_trace: dict[str, dict]) -> None:

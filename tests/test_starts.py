@@ -1,0 +1,227 @@
+"""Chains from approximations that are not ours: NumPyro's guides, and Pathfinder."""
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax import random
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import (
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import group
+from svgp_ppl.handlers import set_up
+from svgp_ppl.mcmc.coordinates import joint_start
+from svgp_ppl.mcmc.joint import Joint, joint_of
+from svgp_ppl.mcmc.pathfinder import _gaussian, _kept
+from svgp_ppl.mcmc.target import Target
+from tests.models import (
+    COUNTS_X,
+    COUNTS_Y,
+    COUNTS_Z,
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    gaussian_model,
+    gaussian_posterior,
+)
+
+DATA = (COUNTS_X, COUNTS_Y)
+OPTIONS = {"num_chains": 2, "num_warmup": 150, "num_samples": 400, "progress": False}
+
+
+def counts(x, y=None):
+    """Counts, with z where it is; all chains below have one program."""
+    variance = numpyro.sample("variance", dist.Gamma(3.0, 2.0))
+    lengthscale = numpyro.sample("lengthscale", dist.Gamma(4.0, 3.0))
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), COUNTS_Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+
+def joint(scale=0.3):
+    """Any Gaussian over the values of ``counts``."""
+    rng = np.random.default_rng(3)
+    factor = scale * rng.normal(size=(7, 9))
+    mean = {"f": rng.normal(size=5), "lengthscale": 0.2, "variance": -0.1}
+    return Joint(mean, factor @ factor.T + 0.05 * np.eye(7))
+
+
+# ------------------------------------------------------------------------ the algebra
+
+
+def test_the_conditional_has_the_block_of_the_precision():
+    q = joint()
+    mean, covariance = q.conditional(["variance", "f"])
+    rows = [6, 0, 1, 2, 3, 4]  # sites are sorted by name: f, lengthscale, variance
+    precision = np.linalg.inv(q.covariance)[np.ix_(rows, rows)]
+    np.testing.assert_allclose(covariance @ precision, np.eye(6), atol=1e-9)
+    np.testing.assert_array_equal(mean, [-0.1, *q.mean["f"]])
+
+
+def two_sites(x, y=None):
+    """Sites whose order is not that of their names."""
+    numpyro.sample("second", dist.Normal().expand([2]).to_event(1))
+    numpyro.sample("first", dist.LogNormal())
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow),
+        AutoLowRankMultivariateNormal,
+    ],
+)
+def test_the_gaussian_of_a_guide_is_that_of_its_draws(family):
+    guide, rng = family(two_sites), np.random.default_rng(0)
+    set_up(guide, random.key(0), DATA, {})
+    params = {"auto_loc": jnp.array([0.5, -1.0, 0.3])}
+    if family is AutoMultivariateNormal:
+        tril = np.tril(rng.normal(size=(3, 3)), -1) + np.diag([0.3, 0.6, 0.9])
+        params["auto_scale_tril"] = jnp.asarray(tril)
+    else:
+        params |= {"auto_scale": jnp.array([0.3, 0.6, 0.9])}
+        params["auto_cov_factor"] = jnp.asarray(rng.normal(size=(3, 1)))
+    q = joint_of(guide, params)
+    draws = guide.sample_posterior(random.key(1), params, sample_shape=(40_000,))
+    rows = jnp.column_stack([jnp.log(draws["first"]), draws["second"]])
+    sd = np.sqrt(np.diag(q.covariance))
+    mean = np.r_[q.mean["first"], q.mean["second"]]
+    np.testing.assert_allclose((rows.mean(0) - mean) / sd, 0.0, atol=5 / 200)
+    found = np.cov(rows.T) / np.outer(sd, sd)
+    np.testing.assert_allclose(found, q.covariance / np.outer(sd, sd), atol=0.04)
+
+
+def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
+    # Narrower than the prior everywhere: other directions would have no site.
+    q, target = joint(0.12), Target(random.key(1), counts, DATA, {}, {})
+    values = {name: np.asarray(x, float)[None] for name, x in q.mean.items()}
+    start = joint_start(random.key(2), q, values, target)
+
+    def whitened(xi):
+        at = {**start.coordinates.loc, "f_base": xi}
+        return target.constrain(at, start.data)["f"]
+
+    mean, covariance = q.conditional(["f"])
+    slopes = jax.jit(jax.jacfwd(whitened))(jnp.zeros(5))
+    np.testing.assert_allclose(whitened(jnp.zeros(5)), mean, atol=1e-8)
+    np.testing.assert_allclose(slopes @ slopes.T, covariance, atol=1e-8)
+
+
+def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():
+    """At the first point Σ is I, so that for N(m, I) the mean is m from anywhere."""
+    mean = jnp.array([3.0, -1.0, 0.5])
+    _, info = blackjax.pathfinder.approximate(
+        random.key(0), lambda x: -0.5 * jnp.sum((x - mean) ** 2), jnp.zeros(3), 5
+    )
+    found, covariance = _gaussian(jax.tree.map(lambda x: x[0], info.path))
+    np.testing.assert_allclose(found, mean, atol=1e-9)
+    np.testing.assert_allclose(covariance, np.eye(3), atol=1e-9)
+
+
+def test_draws_of_large_weight_are_kept():
+    heavy = np.arange(3, 50, 10)
+    log_weights = np.full(50, -20.0)
+    log_weights[heavy] = 0.0
+    np.testing.assert_array_equal(np.sort(_kept(random.key(0), log_weights, 5)), heavy)
+
+
+def test_pathfinder_finds_a_gaussian_posterior():
+    data = (GAUSSIAN_X, GAUSSIAN_Y)
+    target = Target(random.key(0), gaussian_model, data, {}, {})
+    finder = gp.mcmc.Pathfinder(num_paths=2, num_draws=60)
+    q, draws = finder.approximate(random.key(1), target, 40)
+    mean, covariance = gaussian_posterior()
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(q.mean["f"], mean, atol=0.02 * np.min(sd))
+    np.testing.assert_allclose(np.diag(q.covariance), sd**2, rtol=0.5)
+    assert len(np.unique(draws["f"][:, 0])) == 40
+    z = (draws["f"] - mean) / sd
+    assert np.max(np.abs(z.mean(0))) < 5 / np.sqrt(40) and 0.5 < z.std() < 1.5
+
+
+# ------------------------------------------------------------------------- the chains
+
+
+def moments(draws):
+    """Mean and its standard error of every value, on the log scale where positive."""
+    found = {}
+    for name, x in group(draws, "posterior").items():
+        x = np.asarray(x) if name == "f" else np.log(x)
+        size = gp.diagnostics.ess({name: x})[name]
+        found[name] = x.mean(axis=(0, 1)), x.std(axis=(0, 1)) / np.sqrt(size)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ours():
+    with jax.enable_x64(True):
+        options = {"num_steps": 300, "optimizer": optax.adam(0.05), "progress": False}
+        fit = gp.fit(random.key(0), counts, None, *DATA, **options)
+        return moments(gp.sample(random.key(1), counts, *DATA, init=fit, **OPTIONS))
+
+
+def init_of(kind):
+    if kind is gp.mcmc.Pathfinder:
+        return kind(num_paths=2, num_draws=20)
+    guide = kind(counts)
+    svi = SVI(counts, guide, optax.adam(0.03), Trace_ELBO())
+    return guide, svi.run(random.key(2), 400, *DATA, progress_bar=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [AutoNormal, AutoMultivariateNormal, gp.mcmc.Pathfinder]
+)
+def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
+    draws = gp.sample(random.key(3), counts, *DATA, init=init_of(kind), **OPTIONS)
+    for name, (mean, error) in moments(draws).items():
+        other, other_error = ours[name]
+        assert np.all(np.abs(mean - other) < 5 * np.hypot(error, other_error)), name
+    attrs = draws["posterior"].attrs
+    is_path = kind is gp.mcmc.Pathfinder
+    assert attrs["init"] == ("pathfinder" if is_path else "fit")
+    assert attrs["coordinates"] == "fitted"
+
+
+# ----------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (gp.mcmc.Pathfinder, r"write gp.mcmc.Pathfinder\(\)"),
+        (AutoNormal(counts), "A guide alone has no parameters: fit it first"),
+        (
+            numpyro.infer.svi.SVIRunResult({}, None, None),
+            r"does not know its guide: write \(guide, result\)",
+        ),
+        (
+            (AutoNormal(counts), {"other": 1.0}),
+            r"no value of the guide's parameter\(s\) \['variance_auto_loc'",
+        ),
+    ],
+)
+def test_starts_that_cannot_be_are_refused(init, message):
+    with pytest.raises(ValueError, match=message):
+        gp.sample(random.key(0), counts, *DATA, init=init, progress=False)
+
+
+def test_settings_of_pathfinder_are_counts():
+    with pytest.raises(ValueError, match="num_paths must be a positive integer"):
+        gp.mcmc.Pathfinder(num_paths=0)
+
+
+def test_pathfinder_without_finite_draws_says_so(monkeypatch):
+    target = Target(random.key(0), gaussian_model, (GAUSSIAN_X, GAUSSIAN_Y), {}, {})
+    monkeypatch.setattr(target, "logdensity_fn", lambda position, data: jnp.nan)
+    with pytest.raises(FloatingPointError, match="found 0 draws of finite log density"):
+        gp.mcmc.Pathfinder(1, 5).approximate(random.key(1), target, 2)
