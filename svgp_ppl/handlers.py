@@ -113,8 +113,7 @@ def trace_of(
 def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Let an automatic guide look at the model once, outside of compiled code.
 
-    NumPyro's automatic guides do so when they are first called, and keep what they see:
-    inside of a trace that would be tracers. A guide written by hand may hold some.
+    Inside of a trace it would keep tracers, as a guide written by hand may.
     """
     if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
         return

@@ -169,10 +169,11 @@ def _start_in(
     loc = {name: x for name, x in centre.items() if name not in sites}
     coordinates = _curved(target, data, loc, starts)
     positions = coordinates.from_values(starts)
-    start = Start(coordinates, data, positions)
-    # Data on several devices stay there.
-    put = lambda a: a if isinstance(a, jax.Array) else jax.device_put(a)  # noqa: E731
-    return jax.tree.map(put, start)
+
+    def put(leaf):  # data on several devices stay there
+        return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
+
+    return jax.tree.map(put, Start(coordinates, data, positions))
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
