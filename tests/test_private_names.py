@@ -17,7 +17,12 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoGuideList
+from numpyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoGuideList,
+)
 
 from svgp_ppl import handlers
 from svgp_ppl.mcmc import blackjax_parts as parts
@@ -204,6 +209,21 @@ def test_the_set_up_of_automatic_guides():
     assert guide._event_dims == {"x": 0}
     assert guide._prototype_frames == {}
     assert guide._prototype_frame_full_sizes == {}
+
+
+def test_flat_values_of_an_automatic_guide_by_site():
+    """A Gaussian over all sites gives the sampler's coordinates (``unpacked``)."""
+
+    def model():
+        numpyro.sample("b", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+        numpyro.sample("a", dist.LogNormal(0.0, 1.0))
+
+    guide = AutoDiagonalNormal(model)
+    handlers.set_up(guide, random.key(0), (), {})
+    found = handlers.unpacked(guide, jnp.arange(3.0))
+    assert {name: value.shape for name, value in found.items()} == {"a": (), "b": (2,)}
+    flat = np.concatenate([np.ravel(value) for value in found.values()])
+    np.testing.assert_array_equal(np.sort(flat), np.arange(3.0))  # unconstrained
 
 
 def test_masks_of_distributions():
