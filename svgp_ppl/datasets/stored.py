@@ -46,7 +46,7 @@ def stored(
                 f"folder with {path.name}, which holds {holds}."
             ) from error
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, allow_pickle=False, **arrays)
+        np.savez(path, **arrays)
     with np.load(path, allow_pickle=False) as held:
         return dict(held)
 
