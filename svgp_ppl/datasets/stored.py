@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -38,7 +39,7 @@ def stored(
         try:
             if download is None:
                 raise OSError("it cannot be read from there as it is")
-            arrays = download()
+            arrays: Mapping[str, Any] = download()
         except (URLError, TimeoutError, OSError) as error:
             raise OSError(
                 f"'{name}' is not in {path.parent} and could not be downloaded from "

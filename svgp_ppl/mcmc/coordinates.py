@@ -159,7 +159,7 @@ def _start_in(
     key,
     sites: dict[str, Sites],
     target: Target,
-    centre: Mapping[str, np.ndarray],
+    centre: Mapping[str, Any],
     values: Mapping[str, np.ndarray],
 ) -> Start:
     """Coordinates from sites and the centre θ̂; θ of the chains, and new ξ."""
