@@ -23,8 +23,14 @@ def fit_then_sample(key, model, x, y, settings, sampler, coordinates=None) -> gp
         variational_first=settings["steps"] // 5,
         progress=False,
     )
-    draws = gp.sample(
-        key_sample,
+    draws = chains_from(fit, key_sample, model, x, y, settings, sampler, coordinates)
+    return gp.Hybrid(model, fit, draws)
+
+
+def chains_from(fit, key, model, x, y, settings, sampler, coordinates=None):
+    """``gp.sample`` from a fit, with "chains", "warmup" and "draws" of the settings."""
+    return gp.sample(
+        key,
         model,
         x,
         y,
@@ -36,4 +42,3 @@ def fit_then_sample(key, model, x, y, settings, sampler, coordinates=None) -> gp
         num_samples=settings["draws"],
         progress=False,
     )
-    return gp.Hybrid(model, fit, draws)

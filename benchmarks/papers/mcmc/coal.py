@@ -25,6 +25,7 @@ from numpyro.distributions.transforms import ExpTransform, SoftplusTransform
 
 import svgp_ppl as gp
 from benchmarks.papers.experiment import Budget, Contrast, Experiment, Measure
+from benchmarks.papers.hybrid import chains_from
 from benchmarks.papers.mixing import mixing
 
 TRANSFORMS = {"natural": None, "softplus": SoftplusTransform(), "log": ExpTransform()}
@@ -80,19 +81,8 @@ def sampled(split: int, settings):
     """Draws from the Gaussian approximation on."""
     _, x, y, _ = problem(split)
     model, fit = fitted(split, "natural", settings["steps"])
-    draws = gp.sample(
-        random.key(split),
-        model,
-        x,
-        y,
-        init=fit,
-        sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
-        num_chains=settings["chains"],
-        num_warmup=settings["warmup"],
-        num_samples=settings["draws"],
-        progress=False,
-    )
-    return model, draws
+    sampler = gp.mcmc.NUTS(target_acceptance_rate=0.9)
+    return model, chains_from(fit, random.key(split), model, x, y, settings, sampler)
 
 
 def held_out(split: int, model, posterior) -> dict:

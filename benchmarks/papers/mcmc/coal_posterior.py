@@ -13,6 +13,7 @@ from jax import random
 
 import svgp_ppl as gp
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.hybrid import chains_from
 from benchmarks.papers.mcmc.coal import model_of
 from benchmarks.papers.mixing import mixing
 from svgp_ppl.diagnostics import group
@@ -43,18 +44,9 @@ def run(settings, split):
     if settings["posterior"] == "Gaussian":
         held = {n: fit.params[f"{n}_auto_loc"] for n in ("variance", "lengthscale")}
     else:
-        posterior = gp.sample(
-            random.key(split),
-            model,
-            x,
-            y,
-            init=fit,
-            sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
-            num_chains=settings["chains"],
-            num_warmup=settings["warmup"],
-            num_samples=settings["draws"],
-            progress=False,
-        )
+        sampler = gp.mcmc.NUTS(target_acceptance_rate=0.9)
+        key = random.key(split)
+        posterior = chains_from(fit, key, model, x, y, settings, sampler)
         held, numbers = group(posterior, "posterior"), mixing(posterior)
     prediction = gp.predict(model, posterior, x)["y"]
     f = np.asarray(prediction.sample_latent(random.key(1), 2000))
