@@ -1,4 +1,4 @@
-"""Shapes are checked at run time, and every test says in which precision it runs."""
+"""How programs are compiled while testing, and every test in its precision."""
 
 import gc
 import os
@@ -10,15 +10,17 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest
-from jaxtyping import config, install_import_hook
+from jaxtyping import config as jaxtyping_config
+from jaxtyping import install_import_hook
 
 # Most tests run for milliseconds what takes seconds to compile.
 jax.config.update("jax_disable_most_optimizations", True)
 
 
-def _compile_without_fusions():
+def _override_compiler_options():
     """Beside jax_disable_most_optimizations: a half to a sixth of what is left of it.
 
+    No fusion emitters, and one piece a program, which LLVM compiles in half the time.
     JAX has no setting for options of XLA that can be changed again, and XLA_FLAGS
     would hold for the tests with the user's settings too.
 
@@ -28,11 +30,15 @@ def _compile_without_fusions():
     from jax._src import compiler
 
     options_of = compiler.get_compile_options
+    ours = {
+        "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1,
+    }
 
     def with_override(*args, env_options_overrides=None, **kwargs):
         overrides = dict(env_options_overrides or {})
         if jax.config.read("jax_disable_most_optimizations"):
-            overrides = {"xla_cpu_use_fusion_emitters": False} | overrides
+            overrides = ours | overrides
         return options_of(*args, env_options_overrides=overrides, **kwargs)
 
     compiler.get_compile_options = with_override
@@ -41,25 +47,34 @@ def _compile_without_fusions():
     except jax.errors.JaxRuntimeError:  # no such option: the tests pass without it
         compiler.get_compile_options = options_of
         return ""
-    return "--xla_cpu_use_fusion_emitters=false"
+    return " ".join(f"--{name}={str(value).lower()}" for name, value in ours.items())
 
 
-XLA_FLAGS = _compile_without_fusions()
+XLA_FLAGS = _override_compiler_options()
+
 
 # Programs are millions of objects that stay: to look at them again and again took a
 # tenth of the time.
 gc.set_threshold(100_000, 20, 100)
 
-# The annotations of the package cannot lie: every call is checked while testing.
-install_import_hook("svgp_ppl", "beartype.beartype")
-
 
 def pytest_addoption(parser):
+    parser.addoption(
+        "--annotations",
+        action="store_true",
+        help="check shapes and types in annotations at every call",
+    )
     parser.addoption(
         "--piece",
         default="1/1",
         help="run every n-th test, from the i-th one on (i/n)",
     )
+
+
+def pytest_configure(config):
+    """The annotations of the package cannot lie; a fifth of the time of the tests."""
+    if config.getoption("annotations"):
+        install_import_hook("svgp_ppl", "beartype.beartype")
 
 
 @pytest.hookimpl(trylast=True)  # of what -m and -k leave, each piece gets its share
@@ -154,9 +169,9 @@ def _resident_memory():
 @pytest.fixture
 def as_users_call():
     """Wrong types reach the package's own checks, as they do for users."""
-    config.update("jaxtyping_disable", True)
+    jaxtyping_config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    jaxtyping_config.update("jaxtyping_disable", False)
 
 
 both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)

@@ -13,7 +13,7 @@ import svgp_ppl as gp
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction import batches as batches_module
 from svgp_ppl.prediction.posterior_model import averaged
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Z, counts_model
 
 NUM_DRAWS = 7
@@ -35,7 +35,7 @@ SIZES = pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 
 
 @SIZES
-@both_precisions
+@mostly_double
 def test_moments_are_those_of_all_draws_at_once(size, precision):
     means, variances = (jnp.asarray(a, float) for a in (MEANS, VARIANCES))
 
@@ -147,7 +147,9 @@ X_MANY = np.linspace(0.0, 5.0, 23)[:, None]
 SHIFT = np.linspace(0.0, 0.4, 23)
 
 
-@pytest.mark.parametrize("size", [5, 23, 100])
+@pytest.mark.parametrize(
+    "size", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (23, 100))]
+)
 def test_batches_are_the_whole(size, tmp_path):
     np.save(tmp_path / "x.npy", X_MANY)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

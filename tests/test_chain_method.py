@@ -59,7 +59,7 @@ def assert_close(one, other):
 @pytest.mark.parametrize(
     "sampler",
     [
-        NUTS(),
+        pytest.param(NUTS(), marks=pytest.mark.slow),
         pytest.param(NUTS("dense"), marks=pytest.mark.slow),
         pytest.param(HMC(num_rounds=3), marks=pytest.mark.slow),
         pytest.param(MCLMC(num_rounds=3), marks=pytest.mark.slow),

@@ -191,6 +191,7 @@ def test_unknown_entries_of_a_table_are_not_a_number():
     assert values_of(prior, "prior_predictive")["y_rows"].values.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_other_sites_are_drawn_too(fitted):
     def with_price(x, y=None, price=None):
         model(x, y)

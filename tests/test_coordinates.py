@@ -104,7 +104,7 @@ def started(model, make_guide):
     [
         (with_mean, gp.AutoGaussian),
         pytest.param(with_mean, mixture, marks=pytest.mark.slow),
-        (several_outputs, gp.AutoGaussian),
+        pytest.param(several_outputs, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(several_outputs, diagonal, marks=pytest.mark.slow),
         pytest.param(additive, gp.AutoCoupled, marks=pytest.mark.slow),
         pytest.param(additive, gp.AutoGaussian, marks=pytest.mark.slow),
@@ -139,7 +139,10 @@ def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
 
 @pytest.mark.parametrize(
     ("model", "make_guide"),
-    [(several_outputs, gp.AutoGaussian), (with_mean, gp.AutoGaussian)],
+    [
+        (several_outputs, gp.AutoGaussian),
+        pytest.param(with_mean, gp.AutoGaussian, marks=pytest.mark.slow),
+    ],
 )
 def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     guide, params = fitted(model, make_guide)

@@ -81,6 +81,7 @@ def examples(path, names):
             yield parser.get_doctest(docstring, dict(names), name, str(path), line)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("precision", [32], indirect=True)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_examples_run(path, precision, namespace, tmp_path, monkeypatch):

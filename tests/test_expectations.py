@@ -26,7 +26,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.linalg import small_cholesky
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 N = 3
 
@@ -63,7 +63,7 @@ def test_gauss_hermite_is_exact_for_polynomials(num_nodes):
         np.testing.assert_allclose(weights @ nodes[:, 0] ** (degree + 1), 0, atol=1e-3)
 
 
-@both_precisions
+@mostly_double
 def test_second_moments_of_a_tensor_grid(precision):
     for width in (2, 3):
         marginal = _correlated(width, np.float32 if precision == 32 else np.float64)
@@ -105,7 +105,7 @@ def test_several_correlated_components(kind, width):
     assert np.any(np.abs(without - value) > 10 * error)
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("method", [QuasiMonteCarlo(32), MonteCarlo(32)], ids=str)
 def test_drawn_nodes_are_unbiased(method, precision):
     """The mean over keys of moments that the tails decide: E f⁴ = 3, E e^{2f} = e²."""
@@ -220,7 +220,7 @@ def test_method_of_a_site():
     assert value(MonteCarlo(8), 0).method == MonteCarlo(8)
 
 
-@both_precisions
+@mostly_double
 def test_factors_of_singular_covariances(precision):
     """A component that repeats another, and one that is known exactly."""
     base = np.array([[1.3, 0.4], [0.4, 0.8]])

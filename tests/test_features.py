@@ -17,7 +17,7 @@ import svgp_ppl as gp
 from svgp_ppl import features as ft
 from svgp_ppl.features import covariance, paired_covariance
 from svgp_ppl.linalg import factorised
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 RNG = np.random.default_rng(3)
 X = np.sort(RNG.uniform(-1.0, 2.0, (7, 2)), axis=0)
@@ -96,7 +96,7 @@ def test_derivatives_are_differences_of_points(name):
 @pytest.mark.parametrize(
     ("kernel", "factor"), [(K.Matern32, 3.0), (K.Matern52, 5 / 3), (K.RBF, 1.0)]
 )
-@both_precisions
+@mostly_double
 def test_variance_of_a_slope(kernel, factor, precision):
     """−k''(0): 3σ²/ℓ², 5σ²/(3ℓ²) and σ²/ℓ² (Rasmussen & Williams 2006, section 4.2)."""
     slopes = ft.Derivative(jnp.asarray(Z, float), 0)
@@ -301,7 +301,7 @@ def test_fourier_bound_is_the_dense_one(kernel):
 
 
 @matern
-@both_precisions
+@mostly_double
 def test_many_frequencies_are_well_conditioned(kernel, precision):
     features = ft.Fourier(LOWER, UPPER, 200)
     assert jnp.linalg.cond(features.k_uu(kernel)) < 100
@@ -383,15 +383,10 @@ REPRESENTED = {
     "slopes": lambda: ft.Concatenated((ft.Points(Z[:3]), ft.Derivative(Z[:4], 1))),
     "areas": lambda: ft.average(Z, Z + 0.5, 5),
 }
-represented = pytest.mark.parametrize(
-    "z",
-    [
-        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name != "slopes"))
-        for name, make in REPRESENTED.items()
-    ],
-)
+represented = pytest.mark.parametrize("z", REPRESENTED.values(), ids=REPRESENTED)
 
 
+@pytest.mark.slow
 @represented
 def test_a_latent_at_an_integral_is_the_sum_of_latents(z):
     """Σ_j w_nj f(x_nj) by the algebra of latents, in every kind of moment."""
@@ -416,6 +411,7 @@ def test_a_latent_at_an_integral_is_the_sum_of_latents(z):
     close(in_chunks, difference.variance)
 
 
+@pytest.mark.slow
 @represented
 def test_a_latent_at_a_derivative_is_a_difference_of_latents(z):
     f = process_of(z(), mean=lambda x: jnp.sin(x[:, 0]))

@@ -52,7 +52,8 @@ def fitted(model, *args, key=0, **options):
     return gp.fit(random.key(key), model, gp.AutoGaussian(model), *args, **options)
 
 
-@mostly_slopes
+@pytest.mark.slow
+@pytest.mark.parametrize("make", FEATURES.values(), ids=FEATURES)
 def test_update_is_the_fit_of_all_data(make):
     model = regression(make())
     whole = fitted(model, X, Y)

@@ -14,7 +14,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import svgp_ppl as gp
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model, unseen
 
 DATA = (COUNTS_X, COUNTS_Y)
@@ -88,7 +88,7 @@ def test_progress_is_shown_unless_told_otherwise(capfd):
     assert "nats" in capfd.readouterr().err
 
 
-@both_precisions
+@mostly_double
 def test_both_precisions(precision):
     guide = gp.AutoGaussian(batch_model)
     fitted = gp.fit(
@@ -206,7 +206,7 @@ def by_hand(model):
     return guide
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("make_guide", [gp.AutoGaussian, by_hand])
 def test_failure_names_process_lengthscale_dtype_jitter_and_pair(precision, make_guide):
     guide = make_guide(coincident_model)

@@ -335,7 +335,13 @@ def test_fit_refuses_a_loss_with_wrong_gradients():
 # ----------------------------------------------------------- draws, medians, samplers
 
 
-@pytest.mark.parametrize("kind", ["coupled", "diagonal", "full"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "coupled",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("diagonal", "full")),
+    ],
+)
 def test_draws_medians_and_quantiles_agree(kind):
     if kind == "coupled":
         guide = gp.AutoCoupled(additive)

@@ -100,6 +100,7 @@ def test_draws_have_the_moments_of_the_posterior(poisson_fit):
         assert abs(np.mean(spread) - variance) < 5 * np.std(spread) / np.sqrt(size)
 
 
+@pytest.mark.slow
 def test_the_first_round_moves_the_proposals(poisson_fit, monkeypatch):
     """A fit at six times the variance: its curvature is not that of the posterior."""
     away = {**poisson_fit.params, "variance_auto_loc": jnp.asarray(6.0)}

@@ -7,7 +7,7 @@ import pytest
 from jax import random
 
 from svgp_ppl import inducing, kernels
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 METHODS = {
     "kmeans": inducing.kmeans,
@@ -29,7 +29,7 @@ def _num_distinct(z):
     return len(np.unique(np.asarray(z), axis=0))
 
 
-@both_precisions
+@mostly_double
 @every_method
 def test_precision_follows_x(method, precision):
     for x in (_normal(30), _normal(30).tolist(), jnp.asarray(_normal(30))):
@@ -40,7 +40,7 @@ def test_precision_follows_x(method, precision):
     assert jnp.issubdtype(method(np.arange(30).reshape(15, 2), 4).dtype, jnp.floating)
 
 
-@both_precisions
+@mostly_double
 @of_rows
 @pytest.mark.parametrize(
     "x",
@@ -132,7 +132,7 @@ def test_greedy_variance_is_the_greedy_choice(kernel):
     np.testing.assert_array_equal(inducing.greedy_variance(x, 10, kernel), expected)
 
 
-@both_precisions
+@mostly_double
 def test_greedy_variance_goes_on_when_nothing_is_left_to_explain(precision):
     # Rank 2 and 1: after as many rows every conditional variance is rounding, or zero.
     x = _normal(30, seed=6)

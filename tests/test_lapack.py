@@ -18,7 +18,7 @@ from svgp_ppl import compilation
 from svgp_ppl.linalg import lapack
 from svgp_ppl.mcmc.metrics import dense_metric
 from svgp_ppl.variational import prior_kl
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, counts_model
 
 LAPACK = {"cholesky", "triangular_solve", "eigh", "lu", "qr", "householder_product"}
@@ -39,7 +39,7 @@ def _theirs(a, b):
     return jnp.sum(jnp.sin(solve_triangular(jnp.linalg.cholesky(a), b, lower=True)))
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("derivative", [jax.grad, jax.hessian])
 def test_derivatives_equal_those_of_jax(precision, derivative):
     (a, *_), b = _problem()
@@ -241,7 +241,9 @@ def compiled_by(monkeypatch, function):
     return [call for calls_of_one in calls for call in calls_of_one]
 
 
-@pytest.mark.parametrize("method", ["exact", "pathwise"])
+@pytest.mark.parametrize(
+    "method", ["exact", pytest.param("pathwise", marks=pytest.mark.slow)]
+)
 def test_draws_are_predicted_one_matrix_at_a_time(monkeypatch, method):
     rng = np.random.default_rng(0)
     posterior = {

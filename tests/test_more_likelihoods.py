@@ -185,7 +185,7 @@ def test_moments_are_those_of_dense_nodes(name, computed):
 
 
 # Their random numbers take seconds to compile.
-LONG = {"NegativeBinomial", "Beta", "Exponential"}
+LONG = {"NegativeBinomial", "Beta", "Exponential", "Gamma", "Binomial"}
 
 
 @pytest.mark.parametrize(

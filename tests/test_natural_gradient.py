@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import SVI
 
 import svgp_ppl as gp
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -37,7 +37,7 @@ def one_step(model, guide, optimizer, *data):
     return svi.get_params(jax.jit(svi.update)(state, *data)[0])
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("alternate", [True, False])
 def test_one_step_of_length_one_is_the_exact_posterior(precision, alternate):
     optimizer = gp.natural_gradient(1.0, alternate=alternate)

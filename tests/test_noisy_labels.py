@@ -25,7 +25,7 @@ from svgp_ppl.expectations.predictive import (
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.values import noise_variance
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 NOISES = ("step", "probit", "logit", 0.3)
 FLIPS = (1e-3, 0.05, 0.4)
@@ -67,7 +67,7 @@ def _binary(noise, flip):
     return _binary_run(noise, *map(jnp.asarray, (MEANS, VARIANCES, flip)))
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("flip", FLIPS)
 def test_binary_by_integration_over_the_noisy_latent(noise, flip, precision):
@@ -209,7 +209,7 @@ def _largest(y, mean, sd):
 ACCURACY = {1.0: 1e-9, 10.0: 2e-6, 100.0: 1e-5, 1e4: 2e-5}
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
 @pytest.mark.parametrize("ratio", ACCURACY)
 def test_probability_of_the_largest(num_classes, ratio, precision):
@@ -229,7 +229,7 @@ def test_probability_of_the_largest(num_classes, ratio, precision):
     np.testing.assert_allclose(along, (up - down) / 2e-4, atol=20 * tolerance + 1e-6)
 
 
-@both_precisions
+@mostly_double
 def test_a_step_much_sharper_than_the_rounding_of_the_means(precision):
     """Two classes known to 1e-6 beside one of unit variance: slopes stay right."""
     mean = jnp.array([[700.0, 700.3, 699.0], [0.0, -3.0, 0.4]])
@@ -244,7 +244,7 @@ def test_a_step_much_sharper_than_the_rounding_of_the_means(precision):
     np.testing.assert_allclose(by_sd[:, 0], slope * -z, atol=2e-3)
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_classes_known_exactly(noise, precision):
     """No variance at all, as under a sampler with z = x; and extreme values."""
@@ -292,7 +292,7 @@ def test_correlated_classes_by_draws(num_classes, noise=0.2):
     assert np.max(np.abs(wrong - hit.mean(0))) > 0.02
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("num_classes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_correlated_route_with_a_diagonal_covariance(num_classes, precision):
     """Two algorithms for one number, and for its derivatives."""
@@ -349,7 +349,7 @@ def _of_four_classes(marginal, y, flip):
     )
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("flip", FLIPS)
 def test_classes_of_the_likelihood(flip, precision):
     """Equations 18 and 19; labels as floats; a mixture; probabilities sum to one."""
@@ -437,7 +437,7 @@ def _gumbel(y, marginal):
     return variational_expectation(likelihood, jnp.asarray(y), marginal)
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("correlated", [False, True])
 def test_softmax_bound_is_minus_log_of_the_mean(correlated, precision):
     """−log(1 + Σ E exp(f_c − f_y)) by draws, 5 standard errors; and the inequality."""
@@ -476,7 +476,7 @@ def test_softmax_bound_is_the_best_of_a_family():
     np.testing.assert_allclose(family, ours, atol=1e-6)
 
 
-@both_precisions
+@mostly_double
 def test_softmax_bound_at_large_variance(precision):
     """No overflow; half a nat for each unit of Var(f_c − f_y); slopes are finite."""
     y = jnp.array([0, 1])

@@ -109,6 +109,7 @@ def test_script_and_notebook_hold_the_same_cells(script):
     assert script.with_suffix(".ipynb").stat().st_size < 400_000
 
 
+@pytest.mark.docs
 def test_the_readme_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     code = smaller(code, r"(gp\.fit\(.* y)(?=\))", ", num_steps=60")

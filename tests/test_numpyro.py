@@ -172,7 +172,7 @@ def list_of_guides(model):
         pytest.param(AutoMultivariateNormal, Trace_ELBO(), marks=pytest.mark.slow),
         pytest.param(AutoDelta, gp.MarginalELBO(), marks=pytest.mark.slow),
         (gp.AutoGaussian, Trace_ELBO()),
-        (list_of_guides, gp.MarginalELBO()),
+        pytest.param(list_of_guides, gp.MarginalELBO(), marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )

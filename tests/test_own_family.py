@@ -191,7 +191,7 @@ def test_it_is_known_by_what_was_registered():
     ("kind", "entropy"),
     [
         ("coupled", "jensen"),
-        ("mixture", "pairwise"),
+        pytest.param("mixture", "pairwise", marks=pytest.mark.slow),
         *(
             pytest.param(k, "jensen", marks=pytest.mark.slow)
             for k in KINDS
@@ -216,7 +216,8 @@ def test_bound_and_gradient(kind, entropy):
         assert np.any(np.abs(mine[1][name]) > 1e-3), name
 
 
-@mostly("coupled")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_predictions(kind):
     params = parameters(kind)
     mine, theirs = (gp.predict(model, (g, params), X_NEW) for g in guides(kind))
@@ -226,7 +227,8 @@ def test_predictions(kind):
             np.testing.assert_allclose(getattr(mine[name], what), expected, rtol=1e-8)
 
 
-@mostly("mixture")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_draws_of_functions_have_the_moments_of_predictions(kind):
     posterior = (guides(kind)[0], parameters(kind))
     functions = gp.draw_functions(

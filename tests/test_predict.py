@@ -235,7 +235,9 @@ def test_draws_visit_all_posterior_draws_alike():
     assert np.all(error < 5 * np.sqrt(fourth / n) + 1e-9)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+@pytest.mark.parametrize(
+    "chunk_size", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 100))]
+)
 def test_chunks_change_no_number(chunk_size):
     one = by_samples(X_COUNTS)
     other = by_samples(X_COUNTS, chunk_size=chunk_size)

@@ -240,6 +240,11 @@ MOMENTS = {
 }
 
 
+# Of the same class as another, or with draws of another kind below.
+ALIKE = {"Warped tanh", "Warped power", "Softmax gumbel", "Bernoulli probit"}
+ALIKE |= {"AdditiveNoiseCategorical step", "AdditiveNoiseBernoulli step"}
+
+
 def test_every_likelihood_has_its_moments_tested():
     here = {name.split()[0] for name in MOMENTS} - {"callable"}
     there = {name.split()[0] for name in test_more_likelihoods.CASES}
@@ -249,7 +254,10 @@ def test_every_likelihood_has_its_moments_tested():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "mixture") for name in MOMENTS),
+        *(
+            pytest.param(n, "mixture", marks=[pytest.mark.slow] * (n in ALIKE))
+            for n in MOMENTS
+        ),
         ("HeteroscedasticGaussian", "correlated"),
         ("AdditiveNoiseCategorical", "independent"),
         ("AdditiveNoiseCategorical step", "independent"),

@@ -17,7 +17,7 @@ import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.handlers import set_up
 from svgp_ppl.variational.sites import Prior, gaussian_at, pseudo_data_of
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, counts_model, rbf
 
 X = np.linspace(0.0, 3.0, 12)[:, None]
@@ -123,7 +123,7 @@ def gaussian_of(size, num_groups, seed=0):
     return loc, np.stack(covariances)
 
 
-@both_precisions
+@mostly_double
 def test_at_the_fit_the_sites_give_its_gaussian(precision):
     loc, covariance = gaussian_of(9, 1)
     shapes = {"g": (1, 4), "f": (1, 5)}  # not sorted: the order of the stack
@@ -276,7 +276,13 @@ def test_draws_of_v_follow_the_hyperparameters(joint_fit):
     assert set(draws) == {"f", "variance", "lengthscale"}
 
 
-@pytest.mark.parametrize("rest", [AutoNormal, lambda model: AutoDelta(model)])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        AutoNormal,
+        pytest.param(lambda model: AutoDelta(model), marks=pytest.mark.slow),
+    ],
+)
 def test_other_guides_of_the_rest_and_blocks(rest):
     guide = gp.AutoSites(additive, blocks=[["g", "f"]], rest=rest)
     fitted = gp.fit(random.key(0), additive, guide, X, Y, num_steps=30, progress=False)

@@ -57,6 +57,7 @@ def outputs(x, y=None):
         gp.observe("w", gp.likelihoods.Gaussian(0.2), f(x)[..., 1], obs=-y)
 
 
+@pytest.mark.slow
 def test_outputs_and_moving_hyperparameters():
     fitted = continued(first_fit(outputs))
     whole = gp.fit(

@@ -23,7 +23,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.likelihoods.warped import BoxCox, TanhSum
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions
+from tests.conftest import mostly_double
 
 
 def _tanh():
@@ -107,7 +107,7 @@ def _moments(marginal):
     return marginal.mean, marginal.variance
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("name", MAPS)
 def test_expectation_by_draws_of_f(name, precision):
     """E log p(y|f), with the log Jacobian; 5 standard errors, 6e-7 a test."""
@@ -136,7 +136,7 @@ def test_expectation_by_draws_of_f(name, precision):
     np.testing.assert_allclose(log_p, by_hand, rtol=tolerance, atol=tolerance)
 
 
-@both_precisions
+@mostly_double
 @pytest.mark.parametrize("name", MAPS)
 def test_inverse(name, precision):
     """t(t⁻¹(g)) = g, and the slope of one is the reciprocal of the other's."""

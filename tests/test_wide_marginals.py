@@ -27,7 +27,7 @@ from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.predictive import log_predictive_density
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions, mostly_single
+from tests.conftest import mostly_single
 
 # Means to ±100 and variances from 1e-8 to 1e4, all exact in float32; every third mean
 # is within two standard deviations of the bend.
@@ -100,7 +100,7 @@ def _agree(ours, exact, wanted=1e-4):
     assert np.all(values[0] <= values[1] + tolerance)
 
 
-@both_precisions
+@mostly_single
 @pytest.mark.parametrize("link", ["logit", "probit"])
 def test_bernoulli(link, precision):
     log_g = log_ndtr if link == "probit" else lambda f: -np.logaddexp(0, -f)
@@ -129,7 +129,7 @@ def test_additive_noise_inside_the_logarithm(precision):
         _agree(_ours(make, (flip,), LABELS, Trapezoid()), exact)
 
 
-@both_precisions
+@mostly_single
 def test_student_t(precision):
     """Data near the mean, outliers of the marginal and outliers of the noise."""
     away = _RNG.normal(size=N) * np.where(np.arange(N) % 4 == 0, 4.0, 0.5)
@@ -158,7 +158,7 @@ def _density_of_counts(y, mean, variance, exposure):
     return out, pull_back(jnp.ones(N))
 
 
-@both_precisions
+@mostly_single
 def test_poisson_is_finite(precision):
     """And right where it is not absurdly improbable."""
     for count in (0, 3, 200):
@@ -199,7 +199,7 @@ def test_slopes_of_additive_noise_at_extremes(precision):
 # --------------------------------------------------------------------- invariants
 
 
-@both_precisions
+@mostly_single
 def test_a_latent_known_exactly(precision):
     """Both quantities are log p at the mean, and the slope is its slope."""
     mean = jnp.array([-30.0, -2.0, 0.1, 0.7, 8.0])
@@ -355,8 +355,8 @@ def _network_run(num_nodes, correlated, mean, covariance, y, noise):
 @pytest.mark.parametrize(
     ("correlated", "precision"),
     [
-        (False, 64),
         (True, 32),
+        pytest.param(False, 64, marks=pytest.mark.slow),
         pytest.param(False, 32, marks=pytest.mark.slow),
         pytest.param(True, 64, marks=pytest.mark.slow),
     ],

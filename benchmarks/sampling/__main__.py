@@ -1,0 +1,108 @@
+"""What a user waits for draws: samplers on the same model, from the same fit.
+
+    python -m benchmarks.sampling coal [--samplers "NUTS fitted" numpyro …] [--x64]
+    python -m benchmarks.sampling pages
+
+Four chains from one Gaussian fit, each sampler in turn in one process. ``fitted``,
+``collapsed`` and ``whitened`` say in which coordinates the sampler moves; ``numpyro``
+is ``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from draws of
+the same fit, ``numpyro fitted`` the same on ``gp.mcmc.reparam_sites(model, fit)``;
+``hsgp`` NumPyro's on its Hilbert space approximation and ``unwhitened`` NUTS on u = L v
+(coal only); ``importance`` is ``gp.importance_sample``, whose effective sample size is
+that of its weights. ``--beside`` adds draws of ``gpflow_sgpmc.py``.
+
+A run writes a file of results, whole; ``pages`` puts the tables into the docs.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import random
+
+import svgp_ppl as gp
+from benchmarks.papers import provenance
+from benchmarks.papers.runs import plain
+from benchmarks.sampling import elsewhere, tables
+from benchmarks.sampling.problems import PROBLEMS, Problem
+from benchmarks.sampling.runs import SAMPLERS, row_of, run
+
+
+def fitted(problem: Problem, num_steps: int | None):
+    """The Gaussian fit that every sampler starts from."""
+    return gp.fit(
+        random.key(0),
+        problem.model,
+        problem.make_guide(problem.model),
+        problem.x,
+        problem.y,
+        optimizer=optax.adam(0.02),
+        num_steps=num_steps or problem.num_steps,
+    )
+
+
+def compare(name: str, options: argparse.Namespace) -> None:
+    """Run every sampler; the file grows with each."""
+    problem = PROBLEMS[name]()
+    x, y = jnp.asarray(problem.x, jnp.result_type(float)), jnp.asarray(problem.y)
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        y = y.astype(x.dtype)
+    problem = problem._replace(x=x, y=y)
+    fit = fitted(problem, options.steps)
+    if options.export:
+        elsewhere.export(options.export, name, problem, fit)
+        return
+    settings = {n: getattr(options, n) for n in ("chains", "warmup", "draws", "seed")}
+    rows: dict = {}
+    found = {
+        "problem": name,
+        "precision": "float64" if options.x64 else "float32",
+        "data": list(np.shape(x)),
+        "settings": settings | {"steps of the fit": len(fit.losses)},
+        "rows": rows,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    suffix = f"-{options.label}" if options.label else ""
+    path = options.out / f"{name}{suffix}.json"
+    for sampler in options.samplers:
+        draws, whole = run(sampler, random.key(options.seed), problem, fit, settings)
+        rows[sampler] = plain(row_of(draws, whole), 4)
+        print(tables.line(sampler, rows[sampler]), flush=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    for file in options.beside:
+        rows[f"SGPMC {Path(file).stem}"] = plain(row_of(*elsewhere.load(file)), 4)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    """Read the options."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    add = parser.add_argument
+    add("name", choices=[*PROBLEMS, "pages"])
+    add("--samplers", nargs="+", default=["NUTS fitted", "numpyro"], choices=SAMPLERS)
+    add("--chains", type=int, default=4)
+    add("--warmup", type=int, default=300)
+    add("--draws", type=int, default=400)
+    add("--seed", type=int, default=1)
+    add("--steps", type=int, help="of the fit")
+    add("--x64", action="store_true")
+    add("--out", type=Path, default=tables.RESULTS)
+    add("--label", default="", help="of the file, beside the name of the problem")
+    add("--export", help="write the problem for gpflow_sgpmc.py, only")
+    add("--beside", nargs="+", default=[], help="draws of it")
+    options = parser.parse_args()
+    if options.name == "pages":
+        tables.write()
+        return
+    jax.config.update("jax_enable_x64", options.x64)
+    compare(options.name, options)
+
+
+if __name__ == "__main__":
+    main()

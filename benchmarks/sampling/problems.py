@@ -1,0 +1,189 @@
+"""Models and data on which samplers are compared; z from k-means or a grid, fitted."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+import svgp_ppl as gp
+from svgp_ppl.__main__ import coal_model
+
+__all__ = ["PROBLEMS", "Problem"]
+
+
+class Problem(NamedTuple):
+    """A model with its data, and how it is fitted."""
+
+    model: Callable
+    x: Any
+    y: Any
+    num_steps: int = 3000
+    make_guide: Callable = gp.AutoGaussian
+
+
+def one_process(z_start, likelihood: Callable, prior: Callable, num_outputs=None):
+    """An RBF process (or several) on fitted z; hyperparameters by ``prior()``."""
+
+    def model(x, y=None):
+        kernel = gp.kernels.RBF(*prior())
+        z = numpyro.param("z", z_start)
+        f = gp.sparse_gp("f", kernel, z, num_outputs=num_outputs)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", likelihood(), f(x), obs=y)
+
+    return model
+
+
+def gammas(variance: tuple, lengthscale: tuple, num_columns: int | None = None):
+    """Gamma priors of variance and lengthscale, one a column where there are any."""
+
+    def prior():
+        shape = () if num_columns is None else (num_columns,)
+        lengthscales = dist.Gamma(*lengthscale).expand(shape).to_event(len(shape))
+        return (
+            numpyro.sample("variance", dist.Gamma(*variance)),
+            numpyro.sample("lengthscale", lengthscales),
+        )
+
+    return prior
+
+
+def wide(num_columns: int):
+    """Priors for standardised columns: a variance and a lengthscale each."""
+
+    def prior():
+        lengthscales = dist.LogNormal(1.0, 1.0).expand((num_columns,)).to_event(1)
+        return (
+            numpyro.sample("variance", dist.LogNormal(0.0, 1.0)),
+            numpyro.sample("lengthscale", lengthscales),
+        )
+
+    return prior
+
+
+def scale():
+    """Prior of the noise's sd, for standardised y."""
+    return numpyro.sample("scale", dist.LogNormal(-1.0, 1.0))
+
+
+def coal() -> Problem:
+    """Disasters in coal mines, a year a bin: counts, M = 30."""
+    data = gp.datasets.coal()
+    return Problem(coal_model(gp.inducing.grid(data.x, 30)), data.x, data.y)
+
+
+def image(num_columns: int | None = None, m: int = 100) -> Problem:
+    """Image segments: 1000 labels on 18 columns, probit."""
+    data = gp.datasets.image()
+    model = one_process(
+        gp.inducing.kmeans(data.x, m),
+        lambda: gp.likelihoods.Bernoulli("probit"),
+        gammas((1.1, 1.0), (1.1, 1.0), num_columns),
+    )
+    return Problem(model, data.x, data.y)
+
+
+def pines() -> Problem:
+    """Saplings on a map of 32 × 32 cells: counts, M = 15 × 15."""
+    data = gp.datasets.pines(32)
+    middle = (np.arange(15) + 0.5) * 10.0 / 15
+    z = np.stack(np.meshgrid(middle, middle, indexing="ij"), axis=-1).reshape(-1, 2)
+    model = one_process(
+        z,
+        lambda: gp.likelihoods.Poisson(data.area),
+        gammas((1.2, 1.0), (1.75, 1.0)),
+    )
+    return Problem(model, data.x, data.y)
+
+
+def classes() -> Problem:
+    """Three classes on a plane, 750 labels: softmax of three processes, M = 50."""
+    data = gp.datasets.three_classes()
+    model = one_process(
+        gp.inducing.kmeans(data.x, 50),
+        lambda: gp.likelihoods.Softmax(3),
+        gammas((3.0, 3.0), (3.0, 2.0)),
+        num_outputs=3,
+    )
+    return Problem(model, data.x, data.y)
+
+
+def student_t() -> Problem:
+    """Strength of concrete: Student-t noise with 4 degrees of freedom, M = 50."""
+    data = gp.datasets.uci("concrete")
+    model = one_process(
+        gp.inducing.kmeans(data.x, 50),
+        lambda: gp.likelihoods.StudentT(4.0, scale()),
+        wide(data.x.shape[1]),
+    )
+    return Problem(model, data.x, data.y, num_steps=5000)
+
+
+def gaussian(name: str, num_rows: int = 2000) -> Problem:
+    """A UCI set with Gaussian noise, M = 100: v can be integrated out."""
+    data = gp.datasets.uci(name)
+    x, y = data.x[:num_rows], data.y[:num_rows]
+    model = one_process(
+        gp.inducing.kmeans(x, 100),
+        lambda: gp.likelihoods.Gaussian(scale()),
+        wide(x.shape[1]),
+    )
+    return Problem(model, x, y, num_steps=5000)
+
+
+def heteroscedastic() -> Problem:
+    """Noise that depends on x: prices of houses in Boston, two processes, M = 50."""
+    data = gp.datasets.uci("boston")
+    z_start = gp.inducing.kmeans(data.x, 50)
+
+    def process(name):
+        variance = numpyro.sample(f"{name}_variance", dist.LogNormal(0.0, 1.0))
+        lengthscale = numpyro.sample(f"{name}_lengthscale", dist.LogNormal(1.0, 1.0))
+        kernel = gp.kernels.RBF(variance, lengthscale)
+        return gp.sparse_gp(name, kernel, numpyro.param(f"{name}_z", z_start))
+
+    def model(x, y=None):
+        values = gp.stack([process("f")(x), process("g")(x) - 1.0])
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.HeteroscedasticGaussian(), values, obs=y)
+
+    return Problem(model, data.x, data.y)
+
+
+def additive() -> Problem:
+    """Counts with a sum of two processes as log rate, coupled q(v), M = 20 each."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3.0, 3.0, size=(500, 2))
+    y = rng.poisson(np.exp(np.sin(x[:, 0]) ** 3 + np.cos(3 * x[:, 1])))
+
+    def process(name, column):
+        variance = numpyro.sample(f"{name}_variance", dist.LogNormal(0.0, 1.0))
+        lengthscale = numpyro.sample(f"{name}_lengthscale", dist.LogNormal(0.0, 1.0))
+        kernel = gp.kernels.RBF(variance, lengthscale)
+        z = numpyro.param(f"{name}_z", gp.inducing.grid(x[:, [column]], 20))
+        return gp.sparse_gp(name, kernel, z)
+
+    def model(x, y=None):
+        f, g = process("f", 0)(x[:, [0]]), process("g", 1)(x[:, [1]])
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f + g, obs=y)
+
+    return Problem(model, jnp.asarray(x), y, make_guide=gp.AutoCoupled)
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "coal": coal,
+    "image": image,
+    "image-ard": lambda: image(num_columns=18, m=50),
+    "pines": pines,
+    "classes": classes,
+    "student-t": student_t,
+    "heteroscedastic": heteroscedastic,
+    "additive": additive,
+    "concrete": lambda: gaussian("concrete"),
+    "energy": lambda: gaussian("energy"),
+    "kin8nm": lambda: gaussian("kin8nm"),
+}
