@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Why chains start from a fit: the geometry of sampling
 #
-# The posterior of a sparse Gaussian process lives on two kinds of unknowns: the whitened
+# The posterior of a sparse Gaussian process has two kinds of unknowns: the whitened
 # inducing values $v$, with $u = m_\theta(z) + L_\theta v$, and the hyperparameters
 # $\theta$. A chain that moves both has to follow a narrow, bent ridge. This notebook
 # shows the ridge, where it comes from, and the coordinates in which it is gone:
@@ -107,11 +107,10 @@ for coordinates in ("whitened", "fitted"):
 # ## Where the ridge comes from
 #
 # The data determine the function well, and the function at the inducing inputs is
-# $u = L_\theta v$. When $\theta$ moves and $u$ has to stay, $v = L_\theta^{-1} u$ has to
-# move with $\theta$. *Given* $v$, only a small range of $\theta$ agrees with the data,
-# and the longer the correlation, the further some coordinate of $v$ has to go. Below: the
-# marginal posterior of the lengthscale, and its conditional posterior given the $v$ of
-# one draw, by the log density of the model on a grid.
+# $u = L_\theta v$. When $\theta$ moves and $u$ has to stay, $v = L_\theta^{-1} u$ must
+# move with $\theta$. *Given* $v$, only a small range of $\theta$ agrees with the data.
+# Below: the marginal posterior of the lengthscale, and its conditional posterior given
+# the $v$ of one draw, by the log density of the model on a grid.
 
 # %%
 posterior = {n: np.asarray(v) for n, v in group(draws["fitted"], "posterior").items()}
@@ -161,8 +160,9 @@ print(f"the marginal is {ratio:.0f} times as wide as the conditional")
 # $$\Lambda = \hat L^{-\top} (\hat S^{-1} - I) \hat L^{-1}, \qquad
 # \eta = \hat L^{-\top} \hat S^{-1} \hat m .$$
 #
-# They stand for the data, not for the prior. Held fixed, they give a posterior of $v$
-# at *any* other $\theta$:
+# They stand for the data, not for the prior; in the code below they are data of their
+# own, $y$ seen through $H u$ with noise of variance one. Held fixed, they give a
+# posterior of $v$ at *any* other $\theta$:
 #
 # $$q(v \mid \theta) \propto \mathcal N(v; 0, I)\, t(L_\theta v)
 # = \mathcal N(P^{-1} L_\theta^\top \eta,\; P^{-1}), \qquad
@@ -170,8 +170,8 @@ print(f"the marginal is {ratio:.0f} times as wide as the conditional")
 #
 # The sampler moves $\xi = C^\top (v - P^{-1} L_\theta^\top \eta)$ in place of $v$.
 # Whatever $\Lambda$ is, the map between $\xi$ and $v$ is one to one for every $\theta$,
-# and its Jacobian is part of the density: the posterior is exactly the same, and the fit
-# decides only how fast the chains mix.
+# and its Jacobian is part of the density. The posterior is exactly the same, and the
+# fit decides only how fast the chains mix.
 
 # %%
 jitter = 1e-6
@@ -185,18 +185,19 @@ def prior_factor(variance, lengthscale):
 
 at_fit = {n: float(fit.params[f"{n}_auto_loc"]) for n in ("variance", "lengthscale")}
 L_hat = prior_factor(**at_fit)
-m_hat, S_factor = (np.asarray(fit.params[f"f_{n}"]) for n in ("loc", "scale_tril"))
-S_inverse = np.linalg.inv(S_factor @ S_factor.T)
-half = np.linalg.solve(L_hat.T, S_inverse - np.eye(len(z)))
-Lambda = np.linalg.solve(L_hat.T, half.T).T
-eta = np.linalg.solve(L_hat.T, S_inverse @ m_hat)
+m_hat, S_factor = (np.asarray(fit.params[f"auto_f_{n}"]) for n in ("loc", "scale_tril"))
+d, U = np.linalg.eigh(np.linalg.inv(S_factor @ S_factor.T) - np.eye(len(z)))
+told = d > 0.01  # in the other directions the data say nothing
+d, U = d[told], U[:, told]
+H = np.linalg.solve(L_hat.T, U * np.sqrt(d)).T  # Λ = Hᵀ H
+y = (1.0 + d) / np.sqrt(d) * (U.T @ m_hat)  # η = Hᵀ y
 
 
 def to_xi(variance, lengthscale, v):
     """The coordinates of the fit, of one draw."""
-    L = prior_factor(variance, lengthscale)
-    P = np.eye(len(z)) + L.T @ Lambda @ L
-    return cholesky(P, lower=True).T @ (v - np.linalg.solve(P, L.T @ eta))
+    HL = H @ prior_factor(variance, lengthscale)
+    P = np.eye(len(z)) + HL.T @ HL
+    return cholesky(P, lower=True).T @ (v - np.linalg.solve(P, HL.T @ y))
 
 
 kept = slice(None, None, 4)
@@ -209,8 +210,9 @@ xi = np.stack([to_xi(*values) for values in zip(*thetas, v)])
 #
 # The same draws of the posterior, in both sets of coordinates: the coordinate of $v$
 # that follows the lengthscale most, and the coordinate of $\xi$ that does. On the left
-# is the ridge; on the right hardly anything is left of it. The last panel shows the
-# correlation with the log lengthscale for all 30 coordinates.
+# the ridge is seen from one side: long lengthscales come with low values. On the right
+# hardly anything is left of it. The last panel shows the correlation with the log
+# lengthscale for all 30 coordinates.
 
 # %%
 log_lengthscale = np.log(thetas[1])
@@ -254,8 +256,8 @@ for name, values in {"v": v, "ξ": xi}.items():
 #   init=fit)`. NumPyro's own samplers get them from `gp.mcmc.reparam_sites`.
 # - **With a Gaussian likelihood** $v$ can be integrated out altogether: `gp.sample`
 #   then moves $\theta$ alone, and draws $v$ afterwards.
-# - **Without a chain**: in these coordinates the posterior is close enough to a Gaussian
-#   that [importance sampling](../docs/sampling.md#without-a-chain) from the fit often
-#   suffices.
+# - **Without a chain**: in these coordinates the posterior is often so close to a
+#   Gaussian that [importance sampling](../docs/sampling.md#without-a-chain) from the
+#   fit suffices.
 # - What other samplers and other models make of them is
 #   [measured](../docs/choosing-a-sampler.md).
