@@ -31,8 +31,9 @@ def one_process(z_start, likelihood: Callable, prior: Callable, num_outputs=None
         kernel = gp.kernels.RBF(*prior())
         z = numpyro.param("z", z_start)
         f = gp.sparse_gp("f", kernel, z, num_outputs=num_outputs)
+        noise = likelihood()  # its sites are outside of the plate
         with numpyro.plate("data", len(x)):
-            gp.observe("y", likelihood(), f(x), obs=y)
+            gp.observe("y", noise, f(x), obs=y)
 
     return model
 

@@ -76,7 +76,7 @@ def of_numpyro(name: str, key, problem: Problem, fit, settings: Mapping[str, int
     """The same by NumPyro's: a model of ours, a reparameterised one, or an HSGP."""
     x, y = problem.x, problem.y
     if name == "hsgp":
-        return through_numpyro(key, hsgp_model, x, y, settings)
+        return through_numpyro(key, hsgp_model(x), x, y, settings)
     if name == "numpyro fitted":
         moved = gp.mcmc.reparam_sites(problem.model, fit, x, y)
         return through_numpyro(key, moved, x, y, settings)
@@ -118,18 +118,23 @@ def through_numpyro(key, model: Callable, x, y, settings, start=None):
     return to_arviz(samples, sample_stats=stats, attrs=attrs), whole
 
 
-def hsgp_model(x, y=None):
+def hsgp_model(x_all) -> Callable:
     """Coal by a Hilbert space approximation of the same process and priors."""
-    prior_variance, prior_lengthscale = PRIORS
-    variance = numpyro.sample("variance", dist.Gamma(*prior_variance))
-    lengthscale = numpyro.sample("lengthscale", dist.Gamma(*prior_lengthscale))
-    middle = (jnp.max(x) + jnp.min(x)) / 2
-    half = 1.5 * (np.max(x) - np.min(x)) / 2
-    f = hsgp_squared_exponential(
-        x - middle, jnp.sqrt(variance), lengthscale, half, 30, non_centered=True
-    )
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(f)), obs=y)
+    low, high = float(np.min(x_all)), float(np.max(x_all))
+    half = 1.5 * (high - low) / 2
+
+    def model(x, y=None):
+        prior_variance, prior_lengthscale = PRIORS
+        variance = numpyro.sample("variance", dist.Gamma(*prior_variance))
+        lengthscale = numpyro.sample("lengthscale", dist.Gamma(*prior_lengthscale))
+        x = x - (low + high) / 2
+        f = hsgp_squared_exponential(
+            x, jnp.sqrt(variance), lengthscale, half, 30, non_centered=True
+        )
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Poisson(jnp.exp(f)), obs=y)
+
+    return model
 
 
 def row_of(draws, whole: float) -> dict[str, Any]:

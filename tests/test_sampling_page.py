@@ -1,0 +1,40 @@
+"""Tables of the page on samplers come from the files of results."""
+
+import pytest
+
+from benchmarks.sampling import tables
+
+
+def test_the_page_has_the_numbers_of_the_results():
+    text = tables.PAGE.read_text()
+    assert tables.BLOCK.search(text)
+    assert tables.rendered(text) == text, "run python -m benchmarks.sampling pages"
+
+
+def test_rates_and_differences():
+    row = {
+        "ESS min": 200.0,
+        "R-hat": 1.01,
+        "to 400": 12.34,
+        "sampling": 4.0,
+        "gradients": 10_000,
+        "gradients a draw": 8.0,
+        "divergences": 0,
+        "moments": {"scale": [[1.0, 2.0], [0.3, 0.4], [100.0, 400.0]]},
+    }
+    found = tables.cells(row)
+    assert found == ("200", "1.010", "12.3 s", "50", "20", "8", "0")
+    other = row | {"moments": {"scale": [[1.0, 2.2], [0.3, 0.4], [100.0, 400.0]]}}
+    # √(0.4²/400 + 0.4²/400) = 0.0283, and 0.2 is 7.1 of them.
+    assert tables.difference(other, row) == "7.1 se"
+    assert tables.difference(row, row) == "0.0 se"
+
+
+@pytest.mark.parametrize("path", sorted(tables.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_samplers_of_a_file_agree(path):
+    found = tables.read(path.stem)
+    reference = found["rows"][tables.reference_of(found["rows"])]
+    for sampler, row in found["rows"].items():
+        if row["R-hat"] < 1.05:
+            off = float(tables.difference(row, reference).split()[0])
+            assert off < 5.0, sampler
