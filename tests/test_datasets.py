@@ -65,14 +65,15 @@ def test_splits_follow_the_rule_of_the_published_ones(folder, source):
 
 def test_a_table_has_its_columns_and_its_holes(folder, tmp_path, monkeypatch):
     (tmp_path / "datasets").mkdir()
-    text = 'rownames,Ozone,"Wind"\n1,41,7.4\n2,NA,8\n3,,12.6\n'
+    text = 'rownames,Ozone,"Wind",Sky\n1,41,7.4,blue\n2,NA,8,NA\n3,,12.6,grey\n'
     (tmp_path / "datasets" / "airquality.csv").write_text(text)
     monkeypatch.setattr(tables, "_SOURCE", tmp_path.as_uri() + "/")
     for _ in range(2):  # downloaded, and read
         found = datasets.table("air_quality")
-        assert list(found) == ["Ozone", "Wind"]
+        assert list(found) == ["Ozone", "Wind", "Sky"]
         np.testing.assert_array_equal(found["Ozone"], [41.0, np.nan, np.nan])
         np.testing.assert_array_equal(found["Wind"], [7.4, 8.0, 12.6])
+        assert found["Sky"].tolist() == ["blue", "NA", "grey"]
         (tmp_path / "datasets" / "airquality.csv").unlink(missing_ok=True)
     with pytest.raises(ValueError, match=r"name must be one of \['air_quality'"):
         datasets.table("iris")

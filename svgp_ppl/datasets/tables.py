@@ -14,23 +14,24 @@ _SOURCE = "https://raw.githubusercontent.com/vincentarelbundock/Rdatasets/master
 _FILES = {
     "air_quality": "datasets/airquality.csv",
     "breast_cancer": "survival/gbsg.csv",
+    "election_panel": "carData/BEPS.csv",
     "grouse_ticks": "lme4/grouseticks.csv",
     "mauna_loa": "Stat2Data/CO2Hawaii.csv",
     "snow_deaths": "HistData/Snow.deaths.csv",
     "snow_pumps": "HistData/Snow.pumps.csv",
     "snow_streets": "HistData/Snow.streets.csv",
 }
-# Columns of these are text.
-_TEXT = ("label",)
 
 
 def table(name: str) -> dict[str, np.ndarray]:
-    """The columns of a table by name, as numbers; NaN where a value is missing.
+    """The columns of a table by name: numbers, NaN where one is missing, or text.
 
     - ``"air_quality"``: 153 days of New York, 1973: ozone, sun, wind, temperature, with
       holes (Chambers, Cleveland, Kleiner & Tukey 1983).
     - ``"breast_cancer"``: 686 patients, time without recurrence, in part censored (the
       German Breast Cancer Study Group; Royston & Altman 2013).
+    - ``"election_panel"``: 1525 voters of the British Election Panel Study, 1997 to
+      2001, with grades that they gave (Fox & Andersen 2006).
     - ``"grouse_ticks"``: ticks on 403 chicks of red grouse, in broods at locations
       (Elston, Moss, Boulinier, Arrowsmith & Lambin 2001).
     - ``"mauna_loa"``: monthly CO₂ at Mauna Loa, 1988 to 2017, in ppm (NOAA Global
@@ -56,9 +57,13 @@ def table(name: str) -> dict[str, np.ndarray]:
 
 def _download(source: str) -> dict[str, np.ndarray]:
     rows = list(DictReader(StringIO(fetch(source))))
-    names = [name for name in rows[0] if name not in ("rownames", *_TEXT)]
-    return {n: np.array([_number(row[n]) for row in rows]) for n in names}
+    names = [name for name in rows[0] if name != "rownames"]
+    return {name: _column([row[name] for row in rows]) for name in names}
 
 
-def _number(text: str) -> float:
-    return float(text) if text not in ("", "NA") else np.nan
+def _column(values: list[str]) -> np.ndarray:
+    """Numbers, NaN where one is missing; as they are where one of them is none."""
+    try:
+        return np.array([float(v) if v not in ("", "NA") else np.nan for v in values])
+    except ValueError:
+        return np.array(values)
