@@ -178,6 +178,10 @@ def test_errors_say_what_to_do():
         diagnostics.psrf(iid(num_chains=1))
     with pytest.raises(ValueError, match="between 2 and 1000"):
         diagnostics.psrf(iid(), windows=[1, 100])
+    with pytest.raises(ValueError, match=r"between 2 and 1000; got \[1001\]"):
+        diagnostics.psrf(iid(), windows=[1001])
+    with pytest.raises(ValueError, match=r"between 2 and 1000; got \[\]"):
+        diagnostics.psrf(iid(), windows=[])
     with pytest.raises(ValueError, match="sampling_seconds"):
         diagnostics.ess_per_second(diagnostics.to_arviz(iid()))
     with pytest.raises(ValueError, match="no draws"):
@@ -222,6 +226,7 @@ def test_slowest_are_ordered_by_the_last_window():
     }
     assert diagnostics.slowest(values, 2) == [("a", (1,)), ("b", ())]
     assert len(diagnostics.slowest(values)) == 3
+    assert len(diagnostics.slowest({"a": np.ones((2, 30))})) == 20
 
 
 def conjugate_draws(num_draws=2000):

@@ -191,8 +191,8 @@ def test_method_overrides_the_closed_form():
 
 def test_wrong_methods_are_explained():
     marginal, y = Marginal(jnp.zeros(N), jnp.ones(N)), jnp.zeros(N)
-    with pytest.raises(ValueError, match=r"StudentT has no closed-form.*GaussHermite"):
-        variational_expectation(lk.StudentT(4.0), y, marginal, method=ClosedForm())
+    with pytest.raises(ValueError, match=r"Beta has no closed-form.*GaussHermite"):
+        variational_expectation(lk.Beta(4.0), y, marginal, method=ClosedForm())
     with pytest.raises(ValueError, match=r"function has no closed-form"):
         variational_expectation(
             lambda f: dist.Normal(f, 1.0), y, marginal, method=ClosedForm()

@@ -192,7 +192,7 @@ def test_expectation_is_that_of_many_nodes(name, precision):
         # A derivative loses digits: by the mean a few, by the variance more.
         loss = {"value": 1, "by mean": 10, "by variance": 100}[what]
         if name == "StudentT" and what != "value":
-            continue  # its rule is converged nowhere near the derivatives
+            continue  # Gauss–Hermite is converged nowhere near the derivatives
         scale = np.max(np.abs(b))
         np.testing.assert_allclose(
             a, b, rtol=tolerance * loss, atol=tolerance * loss * scale, err_msg=what

@@ -50,6 +50,15 @@ def test_an_epoch_is_a_permutation(size):
     )
 
 
+def test_the_order_stays_what_it_is():
+    # A checkpoint holds the number of a step, and not the order of its epoch: another
+    # order in another version would give some rows twice and others not at all.
+    small = permuted(np.arange(12), 12, (7, 3))
+    assert small.tolist() == [0, 6, 2, 7, 8, 11, 1, 3, 5, 9, 4, 10]
+    large = permuted(np.array([0, 5, 999_999]), 1_000_000, (2**40 + 1, 10))
+    assert large.tolist() == [816404, 31445, 306247]
+
+
 def test_every_row_is_as_likely_in_every_place():
     # Two chi-square tests: false alarms in one of 500 runs of the suite, were the key
     # not fixed.
@@ -193,6 +202,10 @@ def test_mistakes_are_explained():
             ValueError, match="batch_size must be an integer from 1 to 120"
         ):
             fit(batch_size=size)
+    with pytest.raises(ValueError, match=r"from 1 to 3, .* and is True"):
+        Minibatches((np.zeros(3),), {}, True, seed=0)
+    for size in (1, 3, np.int64(2)):
+        assert Minibatches((np.zeros(3),), {}, size, seed=0).rows(0, 1).size == size
     with pytest.raises(ValueError, match="needs an array among the arguments"):
         gp.fit(random.key(0), model, gp.AutoGaussian(model), None, batch_size=3)
     with pytest.raises(ValueError, match=r"the bound is random: batch_size=20"):

@@ -92,6 +92,19 @@ def assert_moments(draws, moments, slack=0.0):
             assert np.all(error < 5 * sd / np.sqrt(ess) + slack * sd), (name, error)
 
 
+def assert_statistics(chains, jumps):
+    """``lp`` is of the draw; jumps (name -> sites) lead to it from the one before."""
+    draws = {name: np.asarray(x) for name, x in chains.draws.items()}
+    lp = jax.vmap(jax.vmap(lambda p: logdensity(p, jnp.asarray(Y))))(draws)
+    np.testing.assert_allclose(chains.stats["lp"], lp, rtol=1e-9)
+    for name, sites in jumps.items():
+        steps = [np.diff(draws[site], axis=1) ** 2 for site in sites]
+        moved = sum(np.sum(s.reshape(*s.shape[:2], -1), axis=-1) for s in steps)
+        np.testing.assert_allclose(
+            chains.stats[name][:, 1:], moved, rtol=1e-9, atol=1e-14
+        )
+
+
 # ------------------------------------------------------------------ right posteriors
 
 SAMPLERS = {
@@ -122,6 +135,13 @@ def test_asymmetric_posterior_is_found(name, precision):
     assert_moments(chains.draws, exact_moments())
     assert chains.draws["v"].dtype == np.dtype(f"float{precision}")
     assert chains.stats["diverging"].mean() < 0.01
+    if name == "gibbs":
+        # 1 to 16 steps of a trajectory, and a gradient at its start: θ has moved.
+        n_steps = chains.stats["n_steps"]
+        assert n_steps.min() == 2 and 4 < n_steps.max() <= 17
+        assert np.all(chains.stats["num_evaluations"] == 1)
+        jumps = {"squared_jump": ["v"], "squared_jump_rest": ["theta"]}
+        assert_statistics(chains, jumps)
 
 
 @mostly_double
@@ -207,6 +227,7 @@ def test_lengths_are_uniform_and_equal_bounds_fix_the_tuning():
     # χ² with 6 degrees of freedom exceeds 27.9 with probability 1e-4.
     expected = 2000 / 7
     assert np.sum((counts[1:] - expected) ** 2 / expected) < 27.9
+    assert_statistics(chains, {"squared_jump": ["v", "theta"]})
     # In step: no chain waits for another.
     assert np.all(chains.stats["n_steps"] == chains.stats["n_steps"][:1])
 

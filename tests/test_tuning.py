@@ -1,6 +1,7 @@
 """What the Bayesian optimisation of a sampler is told, and where it looks."""
 
 import numpy as np
+import pytest
 
 from svgp_ppl.mcmc import tuning
 
@@ -43,3 +44,49 @@ def test_the_best_point_is_that_of_the_mean_and_not_of_the_luckiest_outcome():
     for _ in range(30):
         search.tell(means[float(search.point[0])] + 0.1 * rng.normal())
     assert search.best()[0] == 2.0
+
+
+def test_a_warmup_in_rounds():
+    # Rounds of equal length; what is left over makes more of them.
+    assert tuning.rounds(100, 10) == (10, 10)
+    assert tuning.rounds(45, 10) == (4, 11)
+    assert tuning.rounds(3, 10) == (1, 3)
+
+
+def test_grids_hold_both_ends():
+    np.testing.assert_allclose(tuning.log_grid((0.01, 1.0), 3), [0.01, 0.1, 1.0])
+    assert len(tuning.log_grid((0.01, 1.0))) == 20
+    assert tuning.log_grid((0.3, 0.3)).tolist() == [0.3]
+    assert tuning.step_grid((2, 8), 4).tolist() == [2, 4, 6, 8]
+    assert tuning.step_grid((1, 3)).tolist() == [1, 2, 3]
+    assert len(tuning.step_grid((1, 1000))) == 13
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (1.0, np.inf), (1.0,), 0.1]
+)
+def test_bounds_that_are_none(bounds):
+    with pytest.raises(ValueError, match="step_size must be two positive numbers"):
+        tuning.require_bounds("step_size", bounds)
+
+
+def test_bounds_may_be_one_number_or_a_list():
+    tuning.require_bounds("step_size", (0.1, 0.1))
+    tuning.require_bounds("step_size", [1, 2])
+
+
+def test_chains_search_by_themselves_and_end_at_their_best():
+    values = np.linspace(0.0, 1.0, 5)
+    update = tuning.searching([values, np.array([3.0])], lambda s: s["g"], 2, 6)
+    points = np.array([[0.5, 0.5], [3.0, 3.0]])
+    for _ in range(6):
+        assert points.shape == (2, 2) and np.all(points[1] == 3.0)
+        points = update({"g": np.array([points[0, 0], -points[0, 1]])})
+    np.testing.assert_array_equal(points, [[1.0, 0.0], [3.0, 3.0]])
+
+
+def test_a_grid_of_one_point_is_not_searched():
+    search = tuning.BayesianOptimisation([np.array([0.2]), np.array([7])])
+    search.tell(1.0)
+    search.tell(np.nan)
+    assert search.point.tolist() == search.best().tolist() == [0.2, 7.0]

@@ -25,6 +25,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.predictive import log_predictive_density
+from svgp_ppl.likelihoods.gaussian import mean_log_one_plus_square
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.marginals import Marginal
 from tests.conftest import mostly_single
@@ -144,6 +145,25 @@ def test_student_t(precision):
         # In float32 the latent near 100 has a rounding of 4e-6, 4e-4 of this scale.
         wanted = 1e-3 if precision == 32 and scale == 0.01 else 1e-4
         _agree(_ours(lk.StudentT, (df, scale), y), exact, wanted)
+
+
+def test_the_logarithm_of_one_plus_a_square():
+    """5e-6 for E x² up to 1e10, by the trapezoidal rule in asinh x."""
+    s = np.linspace(-35.0, 35.0, 40_001)
+    x, width = np.sinh(s), np.cosh(s) * (s[1] - s[0])
+    mean, variance = np.meshgrid([0.0, 0.3, 20.0, 1e4], [1e-2, 1.0, 1e3, 1e9])
+    mean, variance = mean.ravel(), variance.ravel()
+    exact = [
+        np.sum(width * np.log1p(x**2) * st.norm.pdf(x, m, v**0.5))
+        for m, v in zip(mean, variance)
+    ]
+    is_resolved = mean < 1e3 * variance**0.5  # by the steps in asinh x
+    ours = mean_log_one_plus_square(jnp.asarray(mean), jnp.asarray(variance))
+    np.testing.assert_allclose(
+        ours[is_resolved], np.asarray(exact)[is_resolved], rtol=0, atol=5e-6
+    )
+    known = mean_log_one_plus_square(jnp.asarray(mean), jnp.zeros(len(mean)))
+    np.testing.assert_allclose(known, np.log1p(mean**2), rtol=1e-13, atol=1e-14)
 
 
 @jax.jit

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
@@ -18,7 +19,18 @@ from svgp_ppl.expectations.predictive import (
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 
-__all__ = ["Gaussian", "HeteroscedasticGaussian", "StudentT"]
+__all__ = [
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "StudentT",
+    "mean_log_one_plus_square",
+]
+
+# Nodes in c t of ``mean_log_one_plus_square``: from where the square of the first is
+# below the accuracy, to where what is left at 1e10, of (1 + 2vt)^−½, is. A node costs
+# what one of Gauss–Hermite does; 32 of them would miss 1e-4 nats at df = 30, by three.
+_STEP = 0.75
+_TAU = 3e-3 * np.exp(_STEP * np.arange(40))
 
 
 @jax.tree_util.register_dataclass
@@ -149,6 +161,37 @@ class StudentT:
     def __call__(self, f: Array) -> dist.Distribution:
         """StudentT(df, f, scale)."""
         return dist.StudentT(self.df, f, self.scale)
+
+
+@closed_form_expectation.register
+def _(likelihood: StudentT, y, marginal: Marginal):
+    # log p(y|f) = log p(y|y) − (df + 1)/2 log(1 + (y − f)² / (df s²))
+    width = likelihood.scale * jnp.sqrt(likelihood.df)
+    at_mode = likelihood(y).log_prob(y)
+    mean = (y - marginal.mean) / width
+    rest = mean_log_one_plus_square(mean, marginal.variance / jnp.square(width))
+    return at_mode - 0.5 * (likelihood.df + 1.0) * rest
+
+
+def mean_log_one_plus_square(mean: Array, variance: Array) -> Array:
+    """E log(1 + x²) for x ~ N(mean, variance), to 5e-6 for E x² up to 1e10.
+
+    With c = 1 + E x² and Frullani's log c = ∫ (e^−t − e^−ct) dt/t, and in the same way
+    for log(1 + x²), whose exponential has the expectation of a Gaussian integral,
+
+        E log(1 + x²) = log c + ∫ { e^−ct − (1 + 2vt)^−½ e^(−t − m²t/(1 + 2vt)) } dt/t.
+
+    The braces are O(c²t²) at zero. In log(ct) the trapezoidal rule converges like
+    exp(−π²/h), and its nodes are the same for every datum.
+    """
+    nodes = _TAU.reshape(-1, *(1,) * mean.ndim)
+    square = jnp.square(mean)
+    variance = jnp.where(variance < 0.0, 0.0, variance)  # by rounding
+    t = jnp.asarray(nodes, mean.dtype) / (1.0 + square + variance)
+    root = jax.lax.rsqrt(1.0 + 2.0 * variance * t)
+    held = root * jnp.exp(-t * (1.0 + square * jnp.square(root)))
+    rest = float(np.sum(np.exp(-_TAU))) - jnp.sum(held, axis=0)
+    return jnp.log1p(square + variance) + _STEP * rest
 
 
 @nearest_singularity.register

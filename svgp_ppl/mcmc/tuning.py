@@ -35,7 +35,9 @@ _LENGTHSCALE = 0.3
 
 def log_grid(bounds: tuple[float, float], num: int = 20) -> np.ndarray:
     """Points evenly spaced on the log scale, both ends included."""
-    return np.unique(np.geomspace(*bounds, num))
+    low, high = bounds
+    # By rounding, equal bounds would be two points, and searched.
+    return np.unique(np.geomspace(low, high, num if low < high else 1))
 
 
 def step_grid(bounds: tuple[int, int], num: int = 13) -> np.ndarray:
