@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
 
+from svgp_ppl.arrow import ArrowRows
 from svgp_ppl.sharding import (
     as_array,
     automatic,
@@ -252,7 +253,7 @@ def is_array(leaf: Any) -> bool:
         kind = leaf.dtype.kind
         is_half = kind == "V" and jnp.issubdtype(leaf.dtype, np.number)
         return kind in "biufc" or is_half  # bfloat16 and its like have the kind V
-    return isinstance(leaf, jax.Array)
+    return isinstance(leaf, jax.Array | ArrowRows)
 
 
 def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tuple]:

@@ -27,11 +27,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # import adds it here, and sees what it costs.
 MAY_IMPORT = {
     "checkpoints": set(),
-    "sharding": set(),
+    "arrow": set(),
+    "sharding": {"arrow"},
     "checks": {"sharding"},
-    "compilation": {"sharding"},
+    "compilation": {"arrow", "sharding"},
     "datasets": set(),
-    "rows": {"compilation", "sharding"},
+    "rows": {"arrow", "compilation", "sharding"},
     "diagnostics": set(),
     "linalg": {"sharding"},
     "kernels": {"linalg"},
@@ -71,6 +72,7 @@ MAY_IMPORT = {
     "deep": {"checks", "inducing", "latent", "linalg", "primitives"},
     "guides": {"checks", "compilation", "handlers", "primitives", "variational"},
     "fitting": {
+        "arrow",
         "checkpoints",
         "checks",
         "compilation",

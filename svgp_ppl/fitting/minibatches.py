@@ -6,6 +6,8 @@ and pages of a memory-mapped file are given back after they have been read.
 """
 
 import mmap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from svgp_ppl.arrow import ArrowRows
 from svgp_ppl.compilation import is_array, partition, static_part
 from svgp_ppl.rows import pages_of, with_rows
 from svgp_ppl.sharding import is_sharded, over_same_devices
 
-__all__ = ["Minibatches", "Whole", "permuted"]
+__all__ = ["Minibatches", "Whole", "blocks_of", "permuted"]
 
 # The rows of one block of steps: large enough for long blocks of small batches.
 _BYTES_IN_A_BLOCK = 2**24
@@ -192,16 +195,54 @@ class Minibatches:
         )
 
 
-def _gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+def blocks_of(
+    data: Whole | Minibatches, first: int, count: int, length: int
+) -> Iterator[tuple[int, Any]]:
+    """Arrays of one block of steps after the other; the next one is read meanwhile.
+
+    A thread gathers the rows of the next block while the caller has this one. Which
+    rows they are depends on the number of the step alone, so what was gathered and not
+    used, after an interrupt or an early end, is forgotten.
+
+    Args:
+        data: Arguments of the model at every step.
+        first: Number of the first step.
+        count: Number of steps.
+        length: Steps of a block; the last one may have fewer.
+
+    Yields:
+        Number of steps of a block, and its arrays.
+    """
+    starts = range(first, first + count, length)
+    sizes = [min(length, first + count - start) for start in starts]
+    with ThreadPoolExecutor(1, "rows") as thread:
+        # The first in the thread of the caller, whose precision arrays of JAX have.
+        arrays = data.block(first, sizes[0], length)
+        for start, size, after in zip(starts, sizes, [*sizes[1:], None]):
+            if after is None:
+                yield size, arrays
+                return
+            ahead = thread.submit(data.block, start + length, after, length)
+            yield size, arrays
+            arrays = ahead.result()
+
+
+def _gather(array: np.ndarray | ArrowRows, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy rows, in the order of the file and without keeping its pages mapped."""
     pages = pages_of(array)
     if pages is None:
+        if isinstance(array, ArrowRows):  # of a system that takes no advice
+            out[...] = array[rows]
+            return
         np.take(array, rows, axis=0, out=out)
         return
     flat, out = rows.ravel(), out.reshape(-1, *array.shape[1:])
     order = np.argsort(flat)
-    for start in range(0, len(order), _ROWS_BETWEEN_RELEASES):
-        some = order[start : start + _ROWS_BETWEEN_RELEASES]
+    # Rows of a file of columns have pages of their own for every column.
+    columns = array.shape[-1] if isinstance(array, ArrowRows) and array.ndim == 2 else 1
+    at_once = max(1, _ROWS_BETWEEN_RELEASES // columns)
+    for start in range(0, len(order), at_once):
+        some = order[start : start + at_once]
         out[some] = array[flat[some]]
         pages.madvise(mmap.MADV_DONTNEED)
 
