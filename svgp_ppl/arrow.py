@@ -6,6 +6,8 @@ array of such numbers, it has value d of row n at position
     offset[chunk(n), d] + n,
 
 so that any rows are read by one indexing a column, and nothing else of the file is.
+Many rows are best read together: in the order of the file, those of many steps touch
+each of its pages once.
 """
 
 import mmap
@@ -18,6 +20,9 @@ import numpy as np
 
 __all__ = ["ArrowRows", "arrow_rows"]
 
+# The system maps some 16 pages around every one that is read.
+_MAPPED_TOGETHER = 2**16
+_MOST_WINDOWS = 64
 _HOW = "pyarrow.ipc.new_file(path, schema) writes one without compression"
 
 
@@ -72,12 +77,35 @@ class ArrowRows:
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         rows = np.asarray(rows)
-        at = self._offsets[np.searchsorted(self._ends, rows, side="right")]
-        out = np.empty((*rows.shape, len(self._kinds)), self.dtype)
+        out = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
+        self.read(rows.ravel(), out.reshape(rows.size, *self.shape[1:]))
+        return out
+
+    def read(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Copy rows, a column at a time in the order of the file.
+
+        Pages are given back when some megabytes of them have been mapped.
+
+        Args:
+            rows: Numbers of rows, [n].
+            out: [n, D], or [n] of a single column.
+        """
+        order = np.argsort(rows)
+        rows = rows[order]
+        batch = np.searchsorted(self._ends, rows, side="right")
+        columns = out.reshape(len(rows), -1)
         for column, kind in enumerate(self._kinds):
             whole = np.frombuffer(self.pages, kind, len(self.pages) // kind.itemsize)
-            out[..., column] = whole[at[..., column] + rows]
-        return out if self.ndim == 2 else out[..., 0]
+            at = self._offsets[batch, column] + rows
+            window = at * kind.itemsize // _MAPPED_TOGETHER
+            # So many windows have been touched before a row.
+            before = np.cumsum(np.diff(window, prepend=window[:1]) != 0)
+            turns = np.flatnonzero(np.diff(before // _MOST_WINDOWS)) + 1
+            ends = [*map(int, turns), len(rows)]
+            for start, end in zip([0, *ends], ends):
+                columns[order[start:end], column] = whole[at[start:end]]
+                if hasattr(mmap, "MADV_DONTNEED"):
+                    self.pages.madvise(mmap.MADV_DONTNEED)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         """All rows, in memory."""

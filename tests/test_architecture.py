@@ -368,7 +368,8 @@ def test_bound_and_samplers_never_hear_of_kernels():
             waiting += here
         if name != "elbo":
             # Which know neither models nor processes.
-            ours = {"checkpoints", "compilation", "linalg", "progress", "sharding"}
+            ours = {"arrow", "checkpoints", "compilation", "linalg", "progress"}
+            ours |= {"sharding"}
             others = {m for m in closure - ours if not m.startswith("mcmc.")}
             offenders += [(name, module) for module in sorted(others)]
     assert not offenders

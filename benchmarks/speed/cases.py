@@ -1,15 +1,15 @@
 """The cases: what is computed, on which made-up data. NumPy alone; peers read it too.
 
-    S1   a step of a fit: Adam on everything (kernel, noise, z, m, S), full covariance
-         q(v), Gaussian likelihood, RBF with a lengthscale per column
-    S2   the same for labels (logit)
-    S3   the same for ten classes, one process with ten outputs
-    S4b  gradient of a sampler: log density in v and hyperparameters, labels
-    S4p  the same for counts
-    S5   a step of a deep GP of two layers, one draw a datum
-    S6   mean and variance of the data at 10,000 new points
-    S7   a step of a linear model of coregionalisation, 5 latents and 8 outputs
-    S8   a step on a minibatch of 1000 out of a million rows in memory, shuffled
+S1   a step of a fit: Adam on everything (kernel, noise, z, m, S), full covariance
+q(v), Gaussian likelihood, RBF with a lengthscale per column
+S2   the same for labels (logit)
+S3   the same for ten classes, one process with ten outputs
+S4b  gradient of a sampler: log density in v and hyperparameters, labels
+S4p  the same for counts
+S5   a step of a deep GP of two layers, one draw a datum
+S6   mean and variance of the data at 10,000 new points
+S7   a step of a linear model of coregionalisation, 5 latents and 8 outputs
+S8   a step on a minibatch of 1000 out of a million rows in memory, shuffled
 """
 
 from typing import NamedTuple

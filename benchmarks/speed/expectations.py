@@ -53,7 +53,9 @@ def gradient_of(name: str, n: int, method):
         with numpyro.plate("data", n):
             gp.observe("y", LIKELIHOODS[name], f(x), obs=y, method=method)
 
-    svi = SVI(model, gp.AutoGaussian(model), numpyro.optim.Adam(0.01), gp.MarginalELBO())
+    svi = SVI(
+        model, gp.AutoGaussian(model), numpyro.optim.Adam(0.01), gp.MarginalELBO()
+    )
     state = svi.init(random.key(0), x, y)
 
     @jax.jit

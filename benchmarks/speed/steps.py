@@ -115,7 +115,7 @@ def measured(
     """
     with contextlib.ExitStack() as stack:
         everybody = []
-        for name, python in ({n: sys.executable for n in OWN} | beside).items():
+        for name, python in (dict.fromkeys(OWN, sys.executable) | beside).items():
             contender = Contender(name, python, case, dtype)
             stack.callback(contender.end)
             everybody.append(contender)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.speed.cases import CASES, data_of
 
-__all__ = ["memory", "main"]
+__all__ = ["main", "memory"]
 
 PACKAGES = {
     "svgp_ppl": ("svgp_ppl", "jax", "numpyro", "numpy"),

@@ -148,10 +148,11 @@ def fit(
     key_start, key_look = random.split(key)
     earlier, initial = _origin(init)
     order = _order(key) if earlier is None else earlier.seed
-    data = Whole(args, kwargs)
-    if batch_size is not None:
-        if isinstance(batch_size, np.integer):
-            batch_size = int(batch_size)
+    if isinstance(batch_size, np.integer):
+        batch_size = int(batch_size)
+    if batch_size is None:
+        data = Whole(args, kwargs)
+    else:
         data = Minibatches(args, kwargs, batch_size, order)
     frozen = _with_late(freeze, guide, optimizer, num_steps, init)
     if earlier is not None and not (freeze or variational_first):

@@ -229,20 +229,17 @@ def blocks_of(
 
 def _gather(array: np.ndarray | ArrowRows, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy rows, in the order of the file and without keeping its pages mapped."""
+    if isinstance(array, ArrowRows):
+        array.read(rows.ravel(), out.reshape(rows.size, *array.shape[1:]))
+        return
     pages = pages_of(array)
     if pages is None:
-        if isinstance(array, ArrowRows):  # of a system that takes no advice
-            out[...] = array[rows]
-            return
         np.take(array, rows, axis=0, out=out)
         return
     flat, out = rows.ravel(), out.reshape(-1, *array.shape[1:])
     order = np.argsort(flat)
-    # Rows of a file of columns have pages of their own for every column.
-    columns = array.shape[-1] if isinstance(array, ArrowRows) and array.ndim == 2 else 1
-    at_once = max(1, _ROWS_BETWEEN_RELEASES // columns)
-    for start in range(0, len(order), at_once):
-        some = order[start : start + at_once]
+    for start in range(0, len(order), _ROWS_BETWEEN_RELEASES):
+        some = order[start : start + _ROWS_BETWEEN_RELEASES]
         out[some] = array[flat[some]]
         pages.madvise(mmap.MADV_DONTNEED)
 

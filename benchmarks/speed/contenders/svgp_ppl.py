@@ -148,9 +148,7 @@ def prediction(case, data, dtype):
         with numpyro.plate("data", len(x)):
             gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y)
 
-    fitted = gp.fit(
-        random.key(0), model, None, *data[:2], num_steps=1, progress=False
-    )
+    fitted = gp.fit(random.key(0), model, None, *data[:2], num_steps=1, progress=False)
     tril = np.tril(0.01 * rng.normal(size=(case.m, case.m)), -1) + 0.3 * np.eye(case.m)
     params = {**fitted.params, "auto_f_scale_tril": jnp.asarray(tril, dtype)}
     posterior = fitted.guide, params
