@@ -25,7 +25,7 @@ PAGES = (
     "minibatches.md",
     "decisions/0020-expectations-on-the-scale-of-the-likelihood.md",
 )
-_TABLE = re.compile(r"(?<=% table: )(\w+)\n.*?(?=\n% end)", re.DOTALL)
+_TABLE = re.compile(r"(?<=% table: )(\w+)\n.*?(?=% end)", re.DOTALL)
 _KINDS = ("float64", "float32")
 _NAMES = {"gpflow": "GPflow", "gpytorch": "GPyTorch", "gpflux": "GPflux"}
 
@@ -79,7 +79,7 @@ def rendered(text: str, folder: Path) -> str:
 
     def table(match: re.Match) -> str:
         name = match.group(1)
-        return f"{name}\n\n{TABLES[name](folder)}\n"
+        return f"{name}\n\n{TABLES[name](folder)}\n\n"
 
     return _TABLE.sub(table, text)
 

@@ -1,4 +1,4 @@
-"""GPflow as installed; steps compiled by ``tf.function``, as its documentation shows."""
+"""GPflow as installed; steps compiled by ``tf.function``, as its pages show."""
 
 import gpflow
 import numpy as np

@@ -75,7 +75,7 @@ def classes(case, data, dtype):
 def density(case, data, dtype):
     """Gradients of what ``sample`` moves in, one after the other in a compiled loop.
 
-    Each at a place that the last one decides. ``sample`` itself gives LAPACK one thread.
+    Each at a place that the last one decides. ``sample`` gives LAPACK one thread.
     """
     _precision(dtype)
     x, y, z = map(jnp.asarray, data)
