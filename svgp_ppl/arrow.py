@@ -50,7 +50,8 @@ class ArrowRows:
                 f"{os.fspath(path)} is no Arrow file ({error}): {_HOW}."
             ) from None
         names = _require_columns(reader.schema, columns)
-        self._kinds = [np.dtype(reader.schema.field(n).type.to_pandas_dtype()) for n in names]  # fmt: skip
+        types = [reader.schema.field(name).type for name in names]
+        self._kinds = [np.dtype(kind.to_pandas_dtype()) for kind in types]
         offsets, lengths = [], []
         for number in range(reader.num_record_batches):
             batch, first = reader.get_batch(number), sum(lengths)
@@ -241,5 +242,7 @@ def _position(values: Any, name: str, kind: np.dtype, whole: Any) -> int:
             'or say copy="rows.npy", which is written once and then mapped.'
         )
     if place % kind.itemsize:
-        raise ValueError(f'column \'{name}\' is not aligned: {_HOW}, or copy="rows.npy".')  # fmt: skip
+        raise ValueError(
+            f"column '{name}' is not aligned: {_HOW}, or say copy=\"rows.npy\"."
+        )
     return place // kind.itemsize + values.offset

@@ -32,7 +32,7 @@ def written(arrow, path, rows_of_a_batch=50, **options):
     """An Arrow file of three batches, of 50, 50 and 20 rows."""
     options = arrow.ipc.IpcWriteOptions(**options)
     held = table(arrow)
-    with arrow.OSFile(str(path), "wb") as file:
+    with arrow.OSFile(str(path), "wb") as file:  # noqa: SIM117
         with arrow.ipc.new_file(file, held.schema, options=options) as writer:
             writer.write_table(held, rows_of_a_batch)
     return path
@@ -77,7 +77,7 @@ def test_files_that_must_be_decoded_are_copied_once(arrow, tmp_path, kind):
         parquet.write_table(table(arrow), path, row_group_size=50)
     else:
         written(arrow, path, compression="lz4")
-    with pytest.raises(ValueError, match='say copy="rows.npy"'):
+    with pytest.raises(ValueError, match=r'say copy="rows\.npy"'):
         gp.arrow_rows(path, "y")
     rows = gp.arrow_rows(path, ["a", "b"], copy=copy)
     assert isinstance(rows, np.memmap) and rows.mode == "r"
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_said(arrow, tmp_path):
     with pytest.raises(ValueError, match="is no Arrow file"):
         gp.arrow_rows(tmp_path / "text", "a")
     held = arrow.table({"a": [1.0, None], "words": ["one", "two"]})
-    with arrow.OSFile(str(path), "wb") as file:
+    with arrow.OSFile(str(path), "wb") as file:  # noqa: SIM117
         with arrow.ipc.new_file(file, held.schema) as writer:
             writer.write_table(held)
     with pytest.raises(ValueError, match="'a' has 1 missing values"):
@@ -127,7 +127,7 @@ def test_a_fit_and_predictions_from_a_file_are_those_from_memory(
 
 def test_of_a_large_file_little_is_read(arrow, tmp_path):
     held = arrow.table({"a": np.zeros(10**6), "b": np.ones(10**6)})
-    with arrow.OSFile(str(tmp_path / "large"), "wb") as file:
+    with arrow.OSFile(str(tmp_path / "large"), "wb") as file:  # noqa: SIM117
         with arrow.ipc.new_file(file, held.schema) as writer:
             writer.write_table(held, 10_000)
     tracemalloc.start()

@@ -70,7 +70,7 @@ def written(folder: Path, kind: str, n: int) -> tuple[Any, Any]:
 
     names = [f"x{d}" for d in range(NUM_COLUMNS)]
     schema = pa.schema([(name, pa.float32()) for name in [*names, "y"]])
-    with pa.OSFile(str(folder / "data.arrow"), "wb") as file:
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file:  # noqa: SIM117
         with pa.ipc.new_file(file, schema) as writer:
             for _, some_x, some_y in pieces():
                 columns = [*np.ascontiguousarray(some_x.T), some_y]
