@@ -163,7 +163,7 @@ def _copied(path: str | os.PathLike, columns: str | Sequence[str], copy: Path) -
     """The columns in a mapped NumPy file."""
     arrow = _pyarrow()
     if _is_parquet(path):
-        from pyarrow import parquet
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
         file: Any = parquet.ParquetFile(path, memory_map=True)
         schema, total = file.schema_arrow, file.metadata.num_rows
@@ -195,7 +195,7 @@ def _copied(path: str | os.PathLike, columns: str | Sequence[str], copy: Path) -
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ImportError(
             "Arrow and Parquet files need pyarrow: pip install svgp_ppl[arrow]."

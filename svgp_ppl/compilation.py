@@ -244,8 +244,7 @@ def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
 def is_array(leaf: Any) -> bool:
     """Whether a leaf of the arguments is an array that JAX can hold.
 
-    One of strings, dates or objects, or one with a mask, stays what it is: the model
-    may use it, and what it gives to a site is checked there.
+    Strings, dates, objects and masked arrays stay as they are, for the model to use.
     """
     if isinstance(leaf, np.ma.MaskedArray):
         return False
