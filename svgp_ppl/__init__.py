@@ -21,6 +21,7 @@ from svgp_ppl import (
     plots,
     variational,
 )
+from svgp_ppl.arrow import arrow_rows
 from svgp_ppl.compilation import cache_compilations
 from svgp_ppl.diagnostics import hyperparameters
 from svgp_ppl.elbo import MarginalELBO
@@ -65,6 +66,7 @@ __all__ = [
     "NonFiniteBoundError",
     "Prediction",
     "SparseGP",
+    "arrow_rows",
     "cache_compilations",
     "datasets",
     "deep",

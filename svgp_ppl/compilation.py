@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
 
+from svgp_ppl.arrow import ArrowRows
 from svgp_ppl.sharding import (
     as_array,
     automatic,
@@ -243,8 +244,7 @@ def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
 def is_array(leaf: Any) -> bool:
     """Whether a leaf of the arguments is an array that JAX can hold.
 
-    One of strings, dates or objects, or one with a mask, stays what it is: the model
-    may use it, and what it gives to a site is checked there.
+    Strings, dates, objects and masked arrays stay as they are, for the model to use.
     """
     if isinstance(leaf, np.ma.MaskedArray):
         return False
@@ -252,7 +252,7 @@ def is_array(leaf: Any) -> bool:
         kind = leaf.dtype.kind
         is_half = kind == "V" and jnp.issubdtype(leaf.dtype, np.number)
         return kind in "biufc" or is_half  # bfloat16 and its like have the kind V
-    return isinstance(leaf, jax.Array)
+    return isinstance(leaf, jax.Array | ArrowRows)
 
 
 def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tuple]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from svgp_ppl.arrow import ArrowRows
 from svgp_ppl.compilation import is_array
 from svgp_ppl.sharding import automatic, is_sharded
 
@@ -23,18 +24,24 @@ def with_rows(leaves: list) -> dict[int, Any]:
     arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
     first = next(iter(arrays.values()), ())
     arrays = {i: x for i, x in arrays.items() if len(x) == len(first)}
-    return {
-        i: automatic(x) if is_sharded(x) else np.asanyarray(x)
-        for i, x in arrays.items()
-    }
+    return {i: _in_place(x) for i, x in arrays.items()}
+
+
+def _in_place(array: Any) -> Any:
+    """What gives rows: not copied where it is on several devices, or in a file."""
+    if isinstance(array, ArrowRows):
+        return array
+    return automatic(array) if is_sharded(array) else np.asanyarray(array)
 
 
 def pages_of(array: Any) -> mmap.mmap | None:
-    """The file mapping behind a read-only ``np.memmap``, where it can be advised.
+    """The mapping of a file behind an array that only reads, where it can be advised.
 
     Not behind a writable one: pages of a copy-on-write mapping that are given back
     forget what was written.
     """
+    if isinstance(array, ArrowRows):
+        return array.pages if hasattr(mmap, "MADV_DONTNEED") else None
     reads_only = False
     while array is not None and not isinstance(array, mmap.mmap):
         reads_only |= isinstance(array, np.memmap) and array.mode == "r"

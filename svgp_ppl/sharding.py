@@ -18,6 +18,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from svgp_ppl.arrow import ArrowRows
+
 __all__ = [
     "as_array",
     "automatic",
@@ -151,6 +153,8 @@ def as_array(leaf: Any) -> jax.Array:
     """A leaf of the arguments of a program as an array of JAX."""
     if isinstance(leaf, jax.Array):
         return automatic(leaf)
+    if isinstance(leaf, ArrowRows):
+        leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # files of other machines
     if isinstance(leaf, np.ndarray | np.generic):

@@ -27,11 +27,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # import adds it here, and sees what it costs.
 MAY_IMPORT = {
     "checkpoints": set(),
-    "sharding": set(),
+    "arrow": set(),
+    "sharding": {"arrow"},
     "checks": {"sharding"},
-    "compilation": {"sharding"},
+    "compilation": {"arrow", "sharding"},
     "datasets": set(),
-    "rows": {"compilation", "sharding"},
+    "rows": {"arrow", "compilation", "sharding"},
     "diagnostics": set(),
     "linalg": {"sharding"},
     "kernels": {"linalg"},
@@ -71,6 +72,7 @@ MAY_IMPORT = {
     "deep": {"checks", "inducing", "latent", "linalg", "primitives"},
     "guides": {"checks", "compilation", "handlers", "primitives", "variational"},
     "fitting": {
+        "arrow",
         "checkpoints",
         "checks",
         "compilation",
@@ -366,7 +368,8 @@ def test_bound_and_samplers_never_hear_of_kernels():
             waiting += here
         if name != "elbo":
             # Which know neither models nor processes.
-            ours = {"checkpoints", "compilation", "linalg", "progress", "sharding"}
+            ours = {"arrow", "checkpoints", "compilation", "linalg", "progress"}
+            ours |= {"sharding"}
             others = {m for m in closure - ours if not m.startswith("mcmc.")}
             offenders += [(name, module) for module in sorted(others)]
     assert not offenders
@@ -374,7 +377,8 @@ def test_bound_and_samplers_never_hear_of_kernels():
 
 def test_dependencies_are_declared_and_used():
     found = third_party(MODULES)
-    optional = {"tinygp"}  # an adapter knows its kernels without importing it first
+    # An adapter knows its kernels without importing it first; an extra.
+    optional = {"tinygp", "pyarrow"}
     installed = {INSTALLED_AS.get(name, name) for name in found}
     assert installed - optional == declared()
     in_tests = third_party((ROOT / "tests").rglob("*.py"))

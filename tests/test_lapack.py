@@ -1,5 +1,6 @@
 """Factorisations that do not wait for each other, and their derivatives."""
 
+import re
 from functools import partial
 
 import jax
@@ -15,7 +16,7 @@ from jax.scipy.linalg import solve_triangular
 
 import svgp_ppl as gp
 from svgp_ppl import compilation
-from svgp_ppl.linalg import lapack
+from svgp_ppl.linalg import lapack, squared_distance
 from svgp_ppl.mcmc.metrics import dense_metric
 from svgp_ppl.variational import prior_kl
 from tests.conftest import mostly_double
@@ -80,13 +81,17 @@ def test_a_failed_factorisation_leaves_the_others_of_its_batch_alone():
 
 
 def _batched_calls(jaxpr: Jaxpr):
-    """LAPACK calls of more than one matrix, at any depth."""
+    """LAPACK calls of more than one matrix on a CPU, at any depth."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name in LAPACK and any(v.aval.ndim > 2 for v in equation.invars):
             yield name, [v.aval.shape for v in equation.invars]
+        params = dict(equation.params)
+        if platforms := params.get("branches_platforms"):
+            here = [p is None or "cpu" in p for p in platforms]
+            params["branches"] = params["branches"][here.index(True)]
         for part in jax.tree.leaves(
-            list(equation.params.values()),
+            list(params.values()),
             is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr),
         ):
             if isinstance(part, ClosedJaxpr):
@@ -279,3 +284,57 @@ def test_predictions_from_draws_end_with_a_remainder():
     x = np.linspace(0.0, 5.0, 112)[:, None]
     at_x = gp.predict(counts_model, posterior, x, params=z)["y"]
     assert jnp.isfinite(at_x.mean).all()
+
+
+# ------------------------------------------------------------- lowered for a GPU
+
+FACTORISATION = r"(stablehlo\.cholesky|potrf)[^\n]*<([\dx]+)xf64>"
+
+
+def lowered(platform, function, *arguments):
+    """The text of the program, which needs no such device."""
+    traced = jax.jit(function).trace(*arguments)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def test_chains_on_a_gpu_are_factorised_in_batches_and_in_no_loop():
+    def logdensity(values):
+        return numpyro.infer.util.log_density(
+            two_processes, (COUNTS_X, COUNTS_Y * 1.0), {}, values
+        )[0]
+
+    values = {"scale": jnp.ones(7), "f": jnp.ones((7, 4)), "g": jnp.ones((7, 4))}
+    gradient = jax.vmap(jax.value_and_grad(logdensity))
+    on_gpu = lowered("cuda", gradient, values)
+    assert "stablehlo.while" not in on_gpu
+    assert {shape for _, shape in re.findall(FACTORISATION, on_gpu)} == {"7x4x4"}
+    on_cpu = lowered("cpu", gradient, values)  # of the same trace: one at a time
+    assert "stablehlo.while" in on_cpu and "7x4x4xf64>) -> " not in "".join(
+        line for line in on_cpu.splitlines() if "potrf" in line
+    )
+
+
+@pytest.mark.parametrize("guide", [gp.AutoGaussian, gp.AutoCoupled])
+def test_a_step_of_several_outputs_on_a_gpu_has_no_loop(guide):
+    made = guide(several_outputs)
+    svi = numpyro.infer.SVI(several_outputs, made, optax.adam(0.01), gp.MarginalELBO())
+    data = COUNTS_X, COUNTS_Y * 1.0
+    state = svi.init(jax.random.key(0), *data)
+    text = lowered("cuda", lambda state: svi.update(state, *data), state)
+    assert "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("width", [1, 8, 64, 100])
+def test_distances_on_a_gpu_are_elementwise_and_products(width):
+    """No loop, nothing sequential: XLA makes one kernel of what is elementwise."""
+    x, y = jnp.ones((3000, width)), jnp.ones((50, width))
+
+    def total(x, y, lengthscale):
+        return jnp.sum(squared_distance(x, y, lengthscale))
+
+    gradient = jax.value_and_grad(total, argnums=(0, 1, 2))
+    on_gpu = lowered("cuda", gradient, x, y, jnp.ones(width))
+    assert "stablehlo.while" not in on_gpu
+    assert on_gpu.count("stablehlo.dot_general") <= 8
+    on_cpu = lowered("cpu", gradient, x, y, jnp.ones(width))
+    assert ("stablehlo.while" in on_cpu) == (width <= 64)

@@ -12,6 +12,7 @@ from jax import random
 from scipy.stats import chi2
 
 import svgp_ppl as gp
+from svgp_ppl import compilation
 from svgp_ppl.fitting import minibatches
 from svgp_ppl.fitting.minibatches import Minibatches, permuted
 from svgp_ppl.rows import pages_of
@@ -131,6 +132,16 @@ def test_pages_of_a_file_are_given_back(tmp_path):
     # A copy-on-write mapping would forget what was written to it.
     assert pages_of(np.load(tmp_path / "x.npy", mmap_mode="c")) is None
     assert pages_of(x[5:]) is not None
+
+
+def test_a_fit_never_makes_an_array_of_a_whole_file(tmp_path, monkeypatch):
+    """Files in float64 would be converted, and files on a GPU copied."""
+    np.save(tmp_path / "x.npy", X)
+    made, as_array = [], compilation.as_array
+    watched = lambda leaf: made.append(np.shape(leaf)) or as_array(leaf)  # noqa: E731
+    monkeypatch.setattr(compilation, "as_array", watched)
+    fit(x=np.load(tmp_path / "x.npy", mmap_mode="r"), num_steps=4)
+    assert made and X.shape not in made
 
 
 # ------------------------------------------------------------------------- the bound

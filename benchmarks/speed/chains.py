@@ -1,17 +1,14 @@
 """Chains in threads against chains vectorised in one program.
 
-    python benchmarks/speed/chains.py coal [--chains 4] [--rounds 6] [--x64]
-    python benchmarks/speed/chains.py labels --warmup 40 --samples 60
-
 Both alternately in one process, from the same fit: gradients a second (each chain's
-own; those computed while a chain waits for another do not count), the ratio of each
-round, and the seconds of processor per thousand gradients, which other work on the
-machine disturbs least. ``first draw`` is a call for one draw with nothing compiled.
+own; those computed while a chain waits for another do not count), and the seconds of
+processor per thousand gradients. ``first`` is a call for one draw, nothing compiled.
 """
 
-import argparse
 import resource
 import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +21,70 @@ import svgp_ppl as gp
 from svgp_ppl.__main__ import coal_model
 from svgp_ppl.compilation import forget_programs
 
+__all__ = ["CASES", "in_words", "ratio", "rows"]
+
 METHODS = ("vectorized", "parallel")
+
+
+class Problem(NamedTuple):
+    """Sizes of a problem, and how long its chains are."""
+
+    n: int
+    m: int
+    warmup: int
+    samples: int
+
+
+CASES = {"coal": Problem(112, 30, 300, 1000), "labels": Problem(2000, 100, 20, 30)}
+_CHAINS = 4
+
+
+def rows(options) -> Iterator[dict[str, Any]]:
+    """A row for every problem."""
+    jax.config.update("jax_enable_x64", options.x64)
+    dtype = "float64" if options.x64 else "float32"
+    for name in options.cases or CASES:
+        size = CASES[name]
+        row = {"case": name, "dtype": dtype, "n": size.n, "m": size.m}
+        yield row | {"chains": _CHAINS} | measured(name, options.rounds)
+
+
+def measured(name: str, rounds: int) -> dict[str, Any]:
+    """Both methods in turns."""
+    size = CASES[name]
+    model, x, y = problem(name)
+    x, y = jnp.asarray(x, jnp.result_type(float)), jnp.asarray(y)
+    fit = gp.fit(random.key(0), model, None, x, y, num_steps=500, progress=False)
+    chains = {"init": fit, "num_chains": _CHAINS, "progress": False}
+
+    def draw(method, **sizes):
+        began = time.perf_counter()
+        options = {"chain_method": method, **chains, **sizes}
+        draws = gp.sample(random.key(1), model, x, y, **options)
+        return draws["posterior"].attrs, time.perf_counter() - began
+
+    one = {"num_warmup": 1, "num_samples": 1}
+    draw("vectorized", **one)  # what both share is compiled
+    first = {}
+    for method in METHODS:
+        forget_programs()
+        first[method] = draw(method, **one)[1]
+    for method in METHODS:  # both compiled again, now kept
+        draw(method, **one)
+    found = {m: {"gradients_a_second": [], "processor_ms": []} for m in METHODS}
+    share = (size.samples + size.warmup) / size.samples
+    for _ in range(rounds):
+        for method, kept in found.items():
+            before = processor_seconds()
+            attrs, _ = draw(method, num_warmup=size.warmup, num_samples=size.samples)
+            used, number = processor_seconds() - before, attrs["num_gradients"]
+            rate = number / attrs["sampling_seconds"]
+            kept["gradients_a_second"].append(float(f"{rate:.4g}"))
+            kept["processor_ms"].append(float(f"{1e3 * used / number / share:.4g}"))
+            kept["draws_a_gradient"] = _CHAINS * size.samples / number
+    for method, kept in found.items():
+        kept["first_seconds"] = round(first[method], 1)
+    return {"methods": found}
 
 
 def labels_model(z):
@@ -41,16 +101,17 @@ def labels_model(z):
     return model
 
 
-def problem(name: str, n: int, m: int):
+def problem(name: str) -> tuple:
     """Model and data."""
+    size = CASES[name]
     if name == "coal":
         data = gp.datasets.coal()
-        return coal_model(gp.inducing.grid(data.x, 30)), data.x, data.y
+        return coal_model(gp.inducing.grid(data.x, size.m)), data.x, data.y
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, 4))
+    x = rng.normal(size=(size.n, 4))
     f = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
-    y = (rng.normal(size=n) < f).astype(int)
-    return labels_model(gp.inducing.kmeans(x, m)), x, y
+    y = (rng.normal(size=size.n) < f).astype(int)
+    return labels_model(gp.inducing.kmeans(x, size.m)), x, y
 
 
 def processor_seconds() -> float:
@@ -59,68 +120,19 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=["coal", "labels"])
-    parser.add_argument("--n", type=int, default=2000)
-    parser.add_argument("--m", type=int, default=100)
-    parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--x64", action="store_true")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", options.x64)
-    model, x, y = problem(options.name, options.n, options.m)
-    x, y = jnp.asarray(x, jnp.result_type(float)), jnp.asarray(y)
-    guide = gp.AutoGaussian(model)
-    fit = gp.fit(random.key(0), model, guide, x, y, num_steps=500, progress=False)
+def ratio(row: dict[str, Any]) -> float:
+    """Gradients a second, parallel over vectorised: the median over the rounds."""
+    rates = [row["methods"][m]["gradients_a_second"] for m in ("parallel", METHODS[0])]
+    return float(np.median(np.divide(*rates)))
 
-    def draw(method, num_warmup=options.warmup, num_samples=options.samples):
-        began = time.perf_counter()
-        draws = gp.sample(
-            random.key(1),
-            model,
-            x,
-            y,
-            init=fit,
-            chain_method=method,
-            num_chains=options.chains,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            progress=False,
+
+def in_words(row: dict[str, Any]) -> Iterator[str]:
+    """A line for each method."""
+    for method, kept in row["methods"].items():
+        yield (
+            f"{row['case']:8s}{method:11s}"
+            f"{np.median(kept['gradients_a_second']):9.0f} gradients/s"
+            f"{np.median(kept['processor_ms']):9.3f} processor ms a gradient"
+            f"{kept['first_seconds']:7.1f} s first"
         )
-        return draws.posterior.attrs, time.perf_counter() - began
-
-    draw("vectorized", 1, 1)  # what both share is compiled
-    for method in METHODS:
-        forget_programs()
-        print(f"first draw, {method}: {draw(method, 1, 1)[1]:.1f} s", flush=True)
-    for method in METHODS:  # both compiled again, now kept
-        draw(method, 1, 1)
-    rates: dict[str, list[float]] = {method: [] for method in METHODS}
-    for _ in range(options.rounds):
-        for method in METHODS:
-            before = processor_seconds()
-            attrs, _ = draw(method)
-            used = processor_seconds() - before
-            seconds = attrs["sampling_seconds"]
-            rates[method].append(attrs["num_gradients"] / seconds)
-            share = attrs["num_gradients"] / options.samples
-            share *= options.samples + options.warmup
-            print(
-                f"{method:11s}{rates[method][-1]:9.0f} gradients/s"
-                f"{options.chains * options.samples / seconds:9.0f} draws/s"
-                f"{1000 * used / share:8.3f} processor s per 1000 gradients",
-                flush=True,
-            )
-    ratios = np.divide(rates["parallel"], rates["vectorized"])
-    print("parallel / vectorized, rounds:", np.round(ratios, 2), end="; ")
-    print(
-        f"median {np.median(ratios):.2f}, best of both "
-        f"{max(rates['parallel']) / max(rates['vectorized']):.2f}"
-    )
-
-
-if __name__ == "__main__":
-    main()
+    yield f"parallel / vectorized {ratio(row):.2f}"

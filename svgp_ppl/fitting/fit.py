@@ -24,7 +24,7 @@ from svgp_ppl.fitting.checks import (
     require_valid_rows,
 )
 from svgp_ppl.fitting.failures import explain_failure
-from svgp_ppl.fitting.minibatches import Minibatches, Whole
+from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.steps import Start, Steps
@@ -148,10 +148,11 @@ def fit(
     key_start, key_look = random.split(key)
     earlier, initial = _origin(init)
     order = _order(key) if earlier is None else earlier.seed
-    data = Whole(args, kwargs)
-    if batch_size is not None:
-        if isinstance(batch_size, np.integer):
-            batch_size = int(batch_size)
+    if isinstance(batch_size, np.integer):
+        batch_size = int(batch_size)
+    if batch_size is None:
+        data = Whole(args, kwargs)
+    else:
         data = Minibatches(args, kwargs, batch_size, order)
     frozen = _with_late(freeze, guide, optimizer, num_steps, init)
     if earlier is not None and not (freeze or variational_first):
@@ -317,23 +318,20 @@ class _Run:
     def _blocks(self, num_steps: int, bar: Progress):
         """Run the steps, block by block; yields how many were taken."""
         data, size = self.steps.data, _block_size(num_steps, self.steps.data)
-        first = min(size, num_steps)
-        arrays = data.block(self.first, first, size)
-        bar.set_postfix_str("compiling")
-        program = self.steps.block(self.start, size, arrays)
-        self.compile_seconds += self.steps.seconds + program.seconds
-        bar.reset()
-        for taken in range(0, num_steps, size):
-            began = time.perf_counter()
-            count = min(size, num_steps - taken)
+        program, taken = None, 0
+        began = time.perf_counter()
+        for count, arrays in blocks_of(data, self.first, num_steps, size):
+            if program is None:
+                bar.set_postfix_str("compiling")
+                program = self.steps.block(self.start, size, arrays)
+                self.compile_seconds += self.steps.seconds + program.seconds
+                bar.reset()
+                began = time.perf_counter()
             before = self.reached
             given = (self.start.transforms, np.int32(count), arrays)
             block = program(before.state, *given)
-            # While the steps run, the rows of the next ones are gathered.
-            rest = min(size, num_steps - taken - count)
-            ahead = data.block(self.first + taken + count, rest, size) if rest else None
             done = int(block.done)
-            losses, arrays = np.asarray(block.losses)[:done], ahead
+            losses = np.asarray(block.losses)[:done]
             seconds = before.seconds + time.perf_counter() - began
             self.reached = _Reached(
                 block.state, block.params, (*before.history, losses), seconds
@@ -342,7 +340,10 @@ class _Run:
                 number = self.first + taken + done
                 message = explain_failure(self.steps, block.params, block, number)
                 raise NonFiniteBoundError(message, self.so_far())
+            taken += count
             yield count
+            # What comes now, waiting for rows included, is time of the next steps.
+            began = time.perf_counter()
 
     def _words(self, patience: int | None, tolerance: float) -> str:
         """The bound in words; decides whether it has stopped rising."""

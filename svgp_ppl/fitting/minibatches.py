@@ -6,6 +6,8 @@ and pages of a memory-mapped file are given back after they have been read.
 """
 
 import mmap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from svgp_ppl.arrow import ArrowRows
 from svgp_ppl.compilation import is_array, partition, static_part
 from svgp_ppl.rows import pages_of, with_rows
 from svgp_ppl.sharding import is_sharded, over_same_devices
 
-__all__ = ["Minibatches", "Whole", "permuted"]
+__all__ = ["Minibatches", "Whole", "blocks_of", "permuted"]
 
 # The rows of one block of steps: large enough for long blocks of small batches.
 _BYTES_IN_A_BLOCK = 2**24
@@ -192,8 +195,43 @@ class Minibatches:
         )
 
 
-def _gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+def blocks_of(
+    data: Whole | Minibatches, first: int, count: int, length: int
+) -> Iterator[tuple[int, Any]]:
+    """Arrays of one block of steps after the other; the next one is read meanwhile.
+
+    A thread gathers the rows of the next block while the caller has this one. Which
+    rows they are depends on the number of the step alone, so what was gathered and not
+    used, after an interrupt or an early end, is forgotten.
+
+    Args:
+        data: Arguments of the model at every step.
+        first: Number of the first step.
+        count: Number of steps.
+        length: Steps of a block; the last one may have fewer.
+
+    Yields:
+        Number of steps of a block, and its arrays.
+    """
+    starts = range(first, first + count, length)
+    sizes = [min(length, first + count - start) for start in starts]
+    with ThreadPoolExecutor(1, "rows") as thread:
+        # The first in the thread of the caller, whose precision arrays of JAX have.
+        arrays = data.block(first, sizes[0], length)
+        for start, size, after in zip(starts, sizes, [*sizes[1:], None]):
+            if after is None:
+                yield size, arrays
+                return
+            ahead = thread.submit(data.block, start + length, after, length)
+            yield size, arrays
+            arrays = ahead.result()
+
+
+def _gather(array: np.ndarray | ArrowRows, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy rows, in the order of the file and without keeping its pages mapped."""
+    if isinstance(array, ArrowRows):
+        array.read(rows.ravel(), out.reshape(rows.size, *array.shape[1:]))
+        return
     pages = pages_of(array)
     if pages is None:
         np.take(array, rows, axis=0, out=out)

@@ -56,10 +56,15 @@ def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
     columns = y.T  # the inner loops run along a row of it
     rows = max(1, _MOST_AT_ONCE // max(1, len(y)))
-    if jax.default_backend() != "cpu":
+    if len(x) <= rows:
         return _by_columns(x, columns)
-    # In blocks an entry is written once, whatever the number of columns.
-    return in_blocks(lambda block: _by_columns(block, columns), x, rows, axis=0)
+
+    def by_blocks(x, columns):
+        # In blocks an entry is written once, whatever the number of columns.
+        return in_blocks(lambda block: _by_columns(block, columns), x, rows, axis=0)
+
+    # Elsewhere the whole sum is one elementwise kernel.
+    return jax.lax.platform_dependent(x, columns, cpu=by_blocks, default=_by_columns)
 
 
 def _by_columns(x: Float[Array, "N D"], columns: Float[Array, "D M"]) -> Array:

@@ -1,5 +1,6 @@
 """The one Cholesky, the one jitter, triangular solves, square roots that are safe."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,11 +163,19 @@ def column_sums(a: Float[Array, "*K M N"]) -> Float[Array, "*K N"]:
     The sums over the middle one of three axes are 10 to 40 times as expensive there
     (XLA of jaxlib 0.10.2), and so are those of a matrix under ``vmap``.
     """
-    matrices = a.reshape(-1, *a.shape[-2:])
-    if jax.default_backend() != "cpu" or len(matrices) > _MOST_UNROLLED:
+    if a.ndim == 2:
+        return _column_sums(a)
+    if math.prod(a.shape[:-2]) > _MOST_UNROLLED:
         return jnp.sum(a, axis=-2)
-    sums = jnp.stack([_column_sums(matrix) for matrix in matrices])
-    return sums.reshape(*a.shape[:-2], a.shape[-1])
+
+    def one_by_one(a):
+        sums = [_column_sums(matrix) for matrix in a.reshape(-1, *a.shape[-2:])]
+        return jnp.stack(sums).reshape(*a.shape[:-2], a.shape[-1])
+
+    def at_once(a):
+        return jnp.sum(a, axis=-2)
+
+    return jax.lax.platform_dependent(a, cpu=one_by_one, default=at_once)
 
 
 @column_sums.defjvp

@@ -9,7 +9,8 @@ easily: two processes in a model whose chains are vectorised, or ``lax.map`` wit
 
 Here every call has one matrix: under ``vmap`` the matrices follow one another in a
 loop (what that costs is in the record).
-Accelerators keep the batched call.
+Accelerators keep the batched call; which it is, is decided when a program is lowered
+for a platform, so that one process may have programs for both.
 """
 
 from collections.abc import Callable
@@ -26,21 +27,24 @@ __all__ = ["factor", "factor_and_inverse", "lower_half", "solve"]
 
 
 def _one_at_a_time(function: Callable) -> Callable:
-    """``function`` of arrays, with a loop in place of batching on a CPU."""
+    """``function`` of arrays, which is batched by a loop on a CPU."""
     mapped = custom_vmap(function)
 
     @mapped.def_vmap
     def rule(axis_size, is_batched, *arrays):
-        if jax.default_backend() != "cpu":
-            axes = [0 if batched else None for batched in is_batched]
-            return jax.vmap(function, axes)(*arrays), True
+        axes = [0 if batched else None for batched in is_batched]
 
-        def one(batched):
-            rest = iter(batched)
-            return mapped(*(next(rest) if b else a for b, a in zip(is_batched, arrays)))
+        def in_a_loop(*arrays):
+            def one(batched):
+                rest = iter(batched)
+                each = (next(rest) if b else a for b, a in zip(is_batched, arrays))
+                return mapped(*each)
 
-        batched = [a for b, a in zip(is_batched, arrays) if b]
-        return jax.lax.map(one, batched), True
+            return jax.lax.map(one, [a for b, a in zip(is_batched, arrays) if b])
+
+        at_once = jax.vmap(function, axes)
+        choice = jax.lax.platform_dependent(*arrays, cpu=in_a_loop, default=at_once)
+        return choice, True
 
     return mapped
 
