@@ -1,9 +1,9 @@
-"""GPflow's SGPMC on the problems of ``samplers.py``, in an environment of its own.
+"""GPflow's SGPMC on problems of this folder, in an environment of its own.
 
-    python benchmarks/speed/samplers.py coal --export coal.npz
+    python -m benchmarks.sampling coal --export coal.npz
     pip install gpflow tensorflow            # elsewhere: it asks for an older NumPy
-    python benchmarks/speed/gpflow_sgpmc.py coal.npz --leapfrog-steps 20 --output d.npz
-    python benchmarks/speed/samplers.py coal --samplers NUTS- --beside d.npz
+    python gpflow_sgpmc.py coal.npz --leapfrog-steps 20 --output draws.npz
+    python -m benchmarks.sampling coal --beside draws.npz
 
 The same data, inducing inputs, priors and start (v and the hyperparameters of a chain).
 HMC of TensorFlow Probability through GPflow's ``SamplingHelper``, as its documentation

@@ -52,7 +52,7 @@ def table(name: str) -> str:
     reference = reference_of(found["rows"])
     for sampler, row in found["rows"].items():
         compared = found["rows"].get(reference)
-        off = "" if sampler == reference else difference(row, compared)
+        off = "–" if sampler == reference else difference(row, compared)
         rows.append((named(sampler), *cells(row), off))
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     foot = (
@@ -78,7 +78,7 @@ def named(sampler: str) -> str:
 
 def reference_of(rows: dict[str, Any]) -> str | None:
     """What the others are compared with: plain NUTS, of NumPyro if it ran."""
-    kinds = ("numpyro", "NUTS whitened")
+    kinds = ("numpyro", "NUTS whitened", "NUTS fitted")
     return next((name for name in kinds if name in rows), None)
 
 
