@@ -103,11 +103,15 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{least:.0f}",
         f"{row['R-hat']:.3f}",
         f"{row['to 400']:.1f} s",
-        f"{least / row['sampling']:.3g}",
-        f"{1000 * least / gradients:.3g}" if gradients else "–",
+        _rate(least / row["sampling"]),
+        _rate(1000 * least / gradients) if gradients else "–",
         f"{row['gradients a draw']:.3g}" if gradients else "–",
         str(row["divergences"]),
     )
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def line(sampler: str, row: dict[str, Any]) -> str:
