@@ -64,11 +64,11 @@ def test_it_finds_the_maximum_of_the_evidence(precision, batch_size):
         *data,
         init=(guide, start),
         sampler=gp.mcmc.SGHMC(step_size=0.1),
-        num_steps=6000,
+        num_steps=20_000,  # the variance comes from far, slowly
     )
     for name, value in expected.items():
         # log σ_f² is known to a unit by 25 data, the others better.
-        atol = 0.15 if name == "variance" else 0.07
+        atol = 0.15 if name == "variance" else 0.05
         np.testing.assert_allclose(np.log(found[name]), value, atol=atol)
 
 
@@ -95,16 +95,17 @@ def test_the_scale_of_one_value():
         init=fitted,
         optimizer=optax.adam(0.02),
         num_chains=16,
-        num_steps=600,
+        num_steps=2000,
         window_size=40,
     )
     assert set(found) == set(fitted.params)
-    np.testing.assert_allclose(found["scale"], np.sqrt(4.0 - 0.25), rtol=0.1)
+    np.testing.assert_allclose(found["scale"], np.sqrt(4.0 - 0.25), rtol=0.03)
 
 
 # --------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_it_refuses():
     guide = gp.AutoGaussian(gaussian_model)
     init = (guide, {"f_auto_loc": np.zeros(4), "f_auto_scale_tril": np.eye(4)})

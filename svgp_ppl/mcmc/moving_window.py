@@ -87,13 +87,15 @@ def moving_window_em(
             finite.
 
     Example:
-        >>> options = {"num_chains": 2, "num_steps": 20}
-        >>> params = gp.mcmc.moving_window_em(
-        ...     key, model, x, y, init=fitted, **options
-        ... )  # doctest: +SKIP
-        >>> draws = gp.sample(
-        ...     key, model, x, y, init=(fitted.guide, params)
-        ... )  # doctest: +SKIP
+        >>> def smooth(x, y=None):
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), numpyro.param("z", z))
+        ...     with numpyro.plate("data", len(x)):
+        ...         gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+        >>> fit = gp.fit(key, smooth, None, x, y, num_steps=100, progress=False)
+        >>> options = {"init": fit, "num_chains": 2, "num_steps": 20}
+        >>> params = gp.mcmc.moving_window_em(key, smooth, x, y, **options)
+        >>> params["z"].shape
+        (5, 1)
     """
     require_key(key)
     require_arguments(model, args, kwargs)
