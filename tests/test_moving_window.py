@@ -113,8 +113,6 @@ def test_what_it_refuses():
         moving_window_em(random.key(0), gaussian_model, X, Y, init=init)
     nuts = gp.mcmc.NUTS()
     with pytest.raises(ValueError, match="sampler must be an object such as"):
-        moving_window_em(
-            random.key(0), regression, X, Y, init=init, sampler=nuts
-        )
+        moving_window_em(random.key(0), regression, X, Y, init=init, sampler=nuts)
     with pytest.raises(ValueError, match="window_size"):
         moving_window_em(random.key(0), regression, X, Y, init=init, window_size=0)

@@ -30,7 +30,9 @@ def test_rates_and_differences():
     assert tables.difference(row, row) == "0.0 se"
 
 
-@pytest.mark.parametrize("path", sorted(tables.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(tables.RESULTS.glob("*.json")), ids=lambda path: path.stem
+)
 def test_samplers_of_a_file_agree(path):
     found = tables.read(path.stem)
     reference = found["rows"][tables.reference_of(found["rows"])]
