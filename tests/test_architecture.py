@@ -153,6 +153,16 @@ MAY_IMPORT = {
         "observed",
     },
     "mcmc.joint": {"handlers"},
+    "mcmc.moving_window": {
+        "checks",
+        "compilation",
+        "guides",
+        "handlers",
+        "linalg",
+        "mcmc.sampler",
+        "mcmc.stochastic",
+        "mcmc.target",
+    },
     "mcmc.pathfinder": {
         "checks",
         "compilation",

@@ -80,6 +80,11 @@ def made_up_data(folder):
     weather = {n: rng.uniform(5, 90, 153) for n in ("Ozone", "Solar.R", "Wind", "Temp")}
     weather["Ozone"][::4] = np.nan
     np.savez(folder / "air_quality.npz", **weather)
+    for name in ("deaths", "pumps"):
+        x, y = rng.uniform(9.0, 16.0, size=(2, 30))
+        np.savez(folder / f"snow_{name}.npz", x=x, y=y)
+    x, y = rng.uniform(9.0, 16.0, size=(2, 40))
+    np.savez(folder / "snow_streets.npz", x=x, y=y, street=np.arange(40) // 4)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from svgp_ppl.mcmc.coordinates import reparam_sites
 from svgp_ppl.mcmc.gibbs import Gibbs
 from svgp_ppl.mcmc.hmc import HMC
 from svgp_ppl.mcmc.mclmc import MCLMC
+from svgp_ppl.mcmc.moving_window import moving_window_em
 from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.sampler import (
@@ -36,6 +37,7 @@ __all__ = [
     "Sampler",
     "StochasticGradient",
     "TunesTogether",
+    "moving_window_em",
     "reparam_sites",
     "run_chains",
 ]
