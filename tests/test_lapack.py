@@ -16,7 +16,7 @@ from jax.scipy.linalg import solve_triangular
 
 import svgp_ppl as gp
 from svgp_ppl import compilation
-from svgp_ppl.linalg import lapack, squared_distance
+from svgp_ppl.linalg import lapack, platforms, squared_distance
 from svgp_ppl.mcmc.metrics import dense_metric
 from svgp_ppl.variational import prior_kl
 from tests.conftest import mostly_double
@@ -288,6 +288,28 @@ def test_predictions_from_draws_end_with_a_remainder():
 
 # ------------------------------------------------------------- lowered for a GPU
 
+
+def test_with_a_cpu_alone_nothing_is_left_to_the_lowering():
+    assert platforms.platforms() >= {"cpu"}
+    if platforms.platforms() == {"cpu"}:
+        traced = jax.make_jaxpr(lambda x: platforms.by_platform(jnp.sin, jnp.cos, x))
+        assert "cos" not in str(traced(1.0))
+
+
+@pytest.fixture
+def two_platforms(monkeypatch):
+    """As on a machine with a GPU: programs know where they run when they are lowered.
+
+    What was traced for a CPU alone is not used again.
+    """
+    jax.clear_caches()
+    compilation.forget_programs()
+    monkeypatch.setattr(platforms, "platforms", lambda: {"cpu", "cuda"})
+    yield
+    jax.clear_caches()
+    compilation.forget_programs()
+
+
 FACTORISATION = r"(stablehlo\.cholesky|potrf)[^\n]*<([\dx]+)xf64>"
 
 
@@ -297,6 +319,7 @@ def lowered(platform, function, *arguments):
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.usefixtures("two_platforms")
 def test_chains_on_a_gpu_are_factorised_in_batches_and_in_no_loop():
     def logdensity(values):
         return numpyro.infer.util.log_density(
@@ -314,6 +337,7 @@ def test_chains_on_a_gpu_are_factorised_in_batches_and_in_no_loop():
     )
 
 
+@pytest.mark.usefixtures("two_platforms")
 @pytest.mark.parametrize("guide", [gp.AutoGaussian, gp.AutoCoupled])
 def test_a_step_of_several_outputs_on_a_gpu_has_no_loop(guide):
     made = guide(several_outputs)
@@ -324,6 +348,7 @@ def test_a_step_of_several_outputs_on_a_gpu_has_no_loop(guide):
     assert "stablehlo.while" not in text
 
 
+@pytest.mark.usefixtures("two_platforms")
 @pytest.mark.parametrize("width", [1, 8, 64, 100])
 def test_distances_on_a_gpu_are_elementwise_and_products(width):
     """No loop, nothing sequential: XLA makes one kernel of what is elementwise."""

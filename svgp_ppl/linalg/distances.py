@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg.factors import matmul
+from svgp_ppl.linalg.platforms import by_platform
 from svgp_ppl.sharding import in_blocks
 
 __all__ = ["inner_product", "squared_distance"]
@@ -64,7 +65,7 @@ def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
         return in_blocks(lambda block: _by_columns(block, columns), x, rows, axis=0)
 
     # Elsewhere the whole sum is one elementwise kernel.
-    return jax.lax.platform_dependent(x, columns, cpu=by_blocks, default=_by_columns)
+    return by_platform(by_blocks, _by_columns, x, columns)
 
 
 def _by_columns(x: Float[Array, "N D"], columns: Float[Array, "D M"]) -> Array:

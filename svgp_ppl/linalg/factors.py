@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from svgp_ppl.linalg import lapack
+from svgp_ppl.linalg.platforms import by_platform
 
 __all__ = [
     "CholeskyFactor",
@@ -175,7 +176,7 @@ def column_sums(a: Float[Array, "*K M N"]) -> Float[Array, "*K N"]:
     def at_once(a):
         return jnp.sum(a, axis=-2)
 
-    return jax.lax.platform_dependent(a, cpu=one_by_one, default=at_once)
+    return by_platform(one_by_one, at_once, a)
 
 
 @column_sums.defjvp

@@ -21,6 +21,7 @@ from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from svgp_ppl.linalg.platforms import by_platform
 from svgp_ppl.linalg.triangular import solve_by_inverse
 
 __all__ = ["factor", "factor_and_inverse", "lower_half", "solve"]
@@ -43,8 +44,7 @@ def _one_at_a_time(function: Callable) -> Callable:
             return jax.lax.map(one, [a for b, a in zip(is_batched, arrays) if b])
 
         at_once = jax.vmap(function, axes)
-        choice = jax.lax.platform_dependent(*arrays, cpu=in_a_loop, default=at_once)
-        return choice, True
+        return by_platform(in_a_loop, at_once, *arrays), True
 
     return mapped
 

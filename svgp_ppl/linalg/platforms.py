@@ -1,0 +1,26 @@
+"""Which of two ways to compute something, by the platform on which it will run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend.backend import backends
+
+__all__ = ["by_platform", "platforms"]
+
+
+def platforms() -> set[str]:
+    """Those that this process can run programs on."""
+    return set(backends())
+
+
+def by_platform(cpu: Callable, elsewhere: Callable, *arrays: Any) -> Any:
+    """``cpu(*arrays)`` on a CPU, ``elsewhere(*arrays)`` on accelerators.
+
+    Which it is, is decided when a program is lowered, so that one process may have
+    programs for both. Where there is nothing but a CPU it is decided at once: to trace
+    both ways takes up to half of the time until a first result.
+    """
+    if platforms() == {"cpu"}:
+        return cpu(*arrays)
+    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=elsewhere)
