@@ -1,18 +1,33 @@
 """Mutants of the code: what share of them do the default tests kill?
 
     pip install cosmic-ray
-    python benchmarks/reliability/mutants.py [--each 12] [--seed 0] [--only latent elbo]
+    python benchmarks/reliability/mutants.py [--each 8] [--seed 0] [--only latent elbo]
+    python benchmarks/reliability/mutants.py --table
 
 Cosmic Ray lists every small change of a module (another operator, number, comparison
 or truth value; a loop not entered, a decorator removed). A sample of them, of equal
 size for each part of the package, is applied one at a time to a copy of the
 repository, and the tests of that part are run until the first failure. Annotations
-and Cosmic Ray's variants of ``|`` are left out: they are equivalent. Prints each
-survivor as a diff, and the share of mutants that were killed.
+and Cosmic Ray's variants of ``|`` are left out: they are equivalent.
+
+Each verdict is written to ``mutants.json`` as it comes, and what stands there is not
+run again: a larger sample begins with the smaller one. A mutant is killed by a test
+that fails, not by its time: one that uses more than ``--seconds`` of the processor is a
+verdict of its own, "timeout". Of a survivor the file holds, written by hand, why it is
+equivalent ("equivalent") or which test was added for it ("killed since").
+
+The processes are forks of one that has imported everything but the package: Linux.
 """
 
 import argparse
+import contextlib
+import difflib
+import json
+import os
 import random
+import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 900.0
+RESULTS = Path(__file__).with_suffix(".json")
 
 # A part: its modules, and the tests that are to kill its mutants, the quick ones first.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -106,51 +121,161 @@ def is_annotation(node: Any) -> bool:
     return False
 
 
-def run_part(name: str, size: int, seed: int, tree: Path) -> tuple[int, int]:
-    """Mutate one part.
+def mutated(mutation: Any) -> str:
+    """The text of the module with the change."""
+    import cosmic_ray.plugins
+    from cosmic_ray.mutating import mutate_code
+
+    operator = cosmic_ray.plugins.get_operator(mutation.operator_name)()
+    text = mutation.module_path.read_text()
+    return mutate_code(text, operator, mutation.occurrence)
+
+
+def difference(before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), lineterm="", n=2
+    )
+    return "\n".join(list(lines)[2:])
+
+
+def import_everything_else() -> None:
+    """What the tests import, but for the package; no thread of JAX is started by it."""
+    import arviz  # noqa: F401
+    import beartype  # noqa: F401
+    import jax
+    import jax.experimental.pallas  # noqa: F401
+    import jaxtyping  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import numpyro.contrib.control_flow
+    import numpyro.infer.autoguide  # noqa: F401
+    import optax  # noqa: F401
+    import pandas  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import sklearn.gaussian_process  # noqa: F401
+
+
+def run_tests(files: list[str], seconds: int, output: Path) -> tuple[str, str]:
+    """Run test files in a fork, until the first failure.
 
     Returns:
-        How many mutants were killed, and how many there were.
+        The verdict, and the test that failed.
     """
-    from cosmic_ray.mutating import mutate_and_test
-    from cosmic_ray.work_item import TestOutcome
+    child = os.fork()
+    if not child:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
+        with open(output, "wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        import pytest
 
+        quick = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        code = pytest.main([*quick, *files])
+        sys.stdout.flush()
+        os._exit(int(code))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what its tests may have left running
+    found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read_text(), re.MULTILINE)
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return "timeout", ""
+    verdict = {0: "survived", 1: "killed", 2: "killed"}.get(status, f"status {status}")
+    return verdict, found[-1] if found else ""
+
+
+def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> None:
+    """Mutate one part; write each verdict as it comes."""
     modules, tests = PARTS[name]
     pool = list(mutations(modules))
-    sample = random.Random(seed).sample(pool, min(size, len(pool)))
+    random.Random(options.seed).shuffle(pool)
     files = [f"tests/test_{test}.py" for test in tests]
-    files = [file for file in files if (tree / file).exists()]
-    command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider {' '.join(files)}"
-    killed = 0
-    for mutation in sample:
-        result = mutate_and_test([mutation], command, TIMEOUT)
-        survived = result.test_outcome == TestOutcome.SURVIVED
-        killed += not survived
-        print("survived" if survived else "killed", mutation.module_path, flush=True)
-        if survived:
-            print(result.diff, flush=True)
-    print(
-        f"{name}: {killed} of {len(sample)} killed, of {len(pool)} mutants", flush=True
-    )
-    return killed, len(sample)
+    for mutation in pool[: options.each]:
+        path = mutation.module_path
+        key = f"{path}:{mutation.operator_name}:{mutation.occurrence}"
+        if key in verdicts:
+            continue
+        before, stamp = path.read_text(), path.stat()
+        after = mutated(mutation)
+        path.write_text(after)
+        try:
+            verdict, test = run_tests(files, options.seconds, tree / "output")
+        finally:
+            path.write_text(before)  # with its time: what is compiled stays valid
+            os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        seconds = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+        verdicts[key] = {
+            "part": name,
+            "of": len(pool),
+            "verdict": verdict,
+            "test": test,
+            "diff": difference(before, after),
+        }
+        options.results.write_text(json.dumps(verdicts, indent=1) + "\n")
+        print(name, verdict, key, test, f"{seconds:.0f} s so far", flush=True)
+
+
+def table(verdicts: dict[str, Any]) -> str:
+    """Killed, equivalent and surviving mutants of each part, then each survivor."""
+    lines = ["part              of  mutants  killed  equivalent  survived  other"]
+    total = [0] * 5
+    for part in PARTS:
+        of = [v for v in verdicts.values() if v["part"] == part]
+        killed = sum(v["verdict"] == "killed" or "killed since" in v for v in of)
+        equal = sum("equivalent" in v for v in of)
+        survived = sum(is_survivor(v) for v in of)
+        counts = [len(of), killed, equal, survived]
+        counts.append(len(of) - sum(counts[1:]))
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+        size = of[0]["of"] if of else 0
+        lines.append(row(part, size, counts))
+    lines.append(row("all", "", total))
+    mutants, killed, equal, *_ = total
+    share = killed / max(mutants - equal, 1)
+    lines.append(f"{share:.1%} of the mutants that are not equivalent are killed")
+    for key, verdict in verdicts.items():
+        if verdict["verdict"] != "killed":
+            why = [
+                f"{word}: {verdict[word]}"
+                for word in ("equivalent", "killed since", "reason")
+                if word in verdict
+            ]
+            lines += ["", f"{verdict['verdict']} {key}", *why, verdict["diff"]]
+    return "\n".join(lines)
+
+
+def row(part: str, size: Any, counts: list[int]) -> str:
+    return f"{part:16}{size:>5}" + "{:9}{:8}{:12}{:10}{:7}".format(*counts)
+
+
+def is_survivor(verdict: dict[str, Any]) -> bool:
+    is_explained = "equivalent" in verdict or "killed since" in verdict
+    return verdict["verdict"] == "survived" and not is_explained
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
-    parser.add_argument("--each", type=int, default=12, help="mutants of each part")
+    parser.add_argument("--each", type=int, default=8, help="mutants of each part")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=int, default=400, help="of one mutant")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="show what is known")
     options = parser.parse_args()
-    import os
-
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
-        os.chdir(tree)  # Cosmic Ray changes files below the current folder
-        os.environ["PYTHONPATH"] = str(tree)
-        counts = [run_part(n, options.each, options.seed, tree) for n in options.only]
-    killed, total = map(sum, zip(*counts, strict=True))
-    print(f"{killed} of {total} mutants killed: {killed / total:.0%}")
+    options.results = options.results.absolute()
+    path = options.results
+    verdicts = json.loads(path.read_text()) if path.exists() else {}
+    if not options.table:
+        import_everything_else()
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder) / "tree"
+            subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
+            os.chdir(tree)  # modules are named from here
+            os.environ["PYTHONPATH"] = str(tree)
+            sys.path.insert(0, str(tree))
+            for name in options.only:
+                run_part(name, options, tree, verdicts)
+    print(table(verdicts))
 
 
 if __name__ == "__main__":
