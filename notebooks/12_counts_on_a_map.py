@@ -129,7 +129,8 @@ for name, with_distance in models.items():
         y,
         sampler=gp.mcmc.NUTS(target_acceptance_rate=0.95),
         num_warmup=300,
-        num_samples=1000,
+        num_samples=600,
+        num_chains=2,
         log_likelihood=True,
         progress=False,
     )
