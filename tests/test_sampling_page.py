@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.sampling import tables
+from benchmarks.sampling.runs import averaged
 
 
 def test_the_page_has_the_numbers_of_the_results():
@@ -38,3 +39,24 @@ def test_samplers_of_a_file_agree(name):
         if row["R-hat"] < 1.05:
             off = float(tables.difference(row, reference).split()[0])
             assert off < 5.0, sampler
+
+
+def test_a_row_of_several_runs():
+    one = {
+        "ESS min": 200.0,
+        "ESS median": 300.0,
+        "R-hat": 1.01,
+        "call": 10.0,
+        "sampling": 4.0,
+        "gradients": 10_000,
+        "gradients a draw": 8.0,
+        "divergences": 1,
+        "moments": {"scale": [[1.0], [0.3], [100.0]]},
+    }
+    other = one | {"ESS min": 400.0, "call": 5.0, "sampling": 2.0, "R-hat": 1.02}
+    row = averaged([one, other])
+    # Six seconds to the first draw, then 3 s for 300 effective draws.
+    assert row["to 400"] == pytest.approx(6.0 + 3.0 * 400 / 300)
+    assert row["divergences"] == 2 and row["R-hat"] == 1.02
+    assert row["moments"]["scale"] == [[1.0], [0.3], [200.0]]
+    assert row["ESS min of each run"] == [200.0, 400.0]

@@ -3,7 +3,8 @@
     python -m benchmarks.sampling coal [--samplers "NUTS fitted" numpyro …] [--x64]
     python -m benchmarks.sampling pages
 
-Four chains from one Gaussian fit, each sampler in turn in one process. ``fitted``,
+Four chains from one Gaussian fit, each sampler in turn in one process, and all of them
+once more with each further key (``--repeats``): a row has the means. ``fitted``,
 ``collapsed`` and ``whitened`` say in which coordinates the sampler moves; ``numpyro``
 is ``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from draws of
 the same fit, ``numpyro fitted`` the same on ``gp.mcmc.reparam_sites(model, fit)``;
@@ -29,7 +30,7 @@ from benchmarks.papers import provenance
 from benchmarks.papers.runs import plain
 from benchmarks.sampling import elsewhere, tables
 from benchmarks.sampling.problems import PROBLEMS, Problem
-from benchmarks.sampling.runs import SAMPLERS, row_of, run
+from benchmarks.sampling.runs import SAMPLERS, averaged, row_of, run
 
 
 def fitted(problem: Problem, num_steps: int | None):
@@ -56,7 +57,8 @@ def compare(name: str, options: argparse.Namespace) -> None:
     if options.export:
         elsewhere.export(options.export, name, problem, fit)
         return
-    settings = {n: getattr(options, n) for n in ("chains", "warmup", "draws", "seed")}
+    names = ("chains", "warmup", "draws", "seed", "repeats")
+    settings = {n: getattr(options, n) for n in names}
     rows: dict = {}
     found = {
         "problem": name,
@@ -70,11 +72,14 @@ def compare(name: str, options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     suffix = f"-{options.label}" if options.label else ""
     path = options.out / f"{name}{suffix}.json"
-    for sampler in options.samplers:
-        draws, whole = run(sampler, random.key(options.seed), problem, fit, settings)
-        rows[sampler] = plain(row_of(draws, whole), 4)
-        print(tables.line(sampler, rows[sampler]), flush=True)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+    runs: dict[str, list] = {sampler: [] for sampler in options.samplers}
+    for repeat in range(options.repeats):
+        key = random.key(options.seed + repeat)
+        for sampler, each in runs.items():
+            each.append(row_of(*run(sampler, key, problem, fit, settings)))
+            rows[sampler] = plain(averaged(each), 4)
+            print(tables.line(sampler, rows[sampler]), flush=True)
+            path.write_text(json.dumps(found, indent=1) + "\n")
     for file in options.beside:
         rows[f"SGPMC {Path(file).stem}"] = plain(row_of(*elsewhere.load(file)), 4)
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -90,6 +95,7 @@ def main() -> None:
     add("--warmup", type=int, default=300)
     add("--draws", type=int, default=400)
     add("--seed", type=int, default=1)
+    add("--repeats", type=int, default=1, help="keys, one after the other")
     add("--steps", type=int, help="of the fit")
     add("--x64", action="store_true")
     add("--out", type=Path, default=tables.RESULTS)

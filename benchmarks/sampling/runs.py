@@ -21,7 +21,7 @@ from svgp_ppl.diagnostics import ess, group, rhat, to_arviz
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.target import Target
 
-__all__ = ["SAMPLERS", "row_of", "run"]
+__all__ = ["SAMPLERS", "averaged", "row_of", "run"]
 
 OURS: dict[str, tuple[Any, str]] = {
     f"{name} {coordinates}": (sampler, coordinates)
@@ -161,6 +161,34 @@ def row_of(draws, whole: float) -> dict[str, Any]:
         "divergences": int(np.sum(stats.get("diverging", 0))),
         "moments": moments(draws, sizes),
     }
+
+
+def averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several runs that differ in their key.
+
+    Means over the runs; the worst R-hat, the sum of divergences, and effective draws
+    of the moments together. Only the first run compiles: the time up to its first draw
+    is the one that a user waits.
+    """
+    first = rows[0]
+    means = {n: float(np.mean([row[n] for row in rows])) for n in AVERAGED}
+    least = means["ESS min"]
+    together = {}
+    for name in first["moments"]:
+        mean, sd, size = np.moveaxis([row["moments"][name] for row in rows], 1, 0)
+        together[name] = np.stack([mean.mean(0), sd.mean(0), size.sum(0)]).tolist()
+    return {
+        **means,
+        "R-hat": max(row["R-hat"] for row in rows),
+        "call": first["call"],
+        "to 400": first["call"] - first["sampling"] + means["sampling"] * 400 / least,
+        "divergences": sum(row["divergences"] for row in rows),
+        "moments": together,
+        "ESS min of each run": [row["ESS min"] for row in rows],
+    }
+
+
+AVERAGED = ("ESS min", "ESS median", "sampling", "gradients", "gradients a draw")
 
 
 def moments(draws, sizes: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:

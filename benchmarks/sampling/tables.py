@@ -59,6 +59,8 @@ def table(name: str) -> str:
         f"{settings['chains']} chains, {settings['warmup']} steps of warm-up and "
         f"{settings['draws']} draws each."
     )
+    if (repeats := settings.get("repeats", 1)) > 1:
+        foot += f" Means of {repeats} runs with different keys."
     return "\n".join(lines) + "\n\n" + foot
 
 
@@ -106,7 +108,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         _rate(least / row["sampling"]),
         _rate(1000 * least / gradients) if gradients else "–",
         f"{row['gradients a draw']:.3g}" if gradients else "–",
-        str(row["divergences"]),
+        str(int(row["divergences"])),
     )
 
 
