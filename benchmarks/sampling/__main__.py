@@ -10,9 +10,10 @@ is ``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from dra
 the same fit, ``numpyro fitted`` the same on ``gp.mcmc.reparam_sites(model, fit)``;
 ``hsgp`` NumPyro's on its Hilbert space approximation and ``unwhitened`` NUTS on u = L v
 (coal only); ``importance`` is ``gp.importance_sample``, whose effective sample size is
-that of its weights. ``--beside`` adds draws of ``gpflow_sgpmc.py``.
+that of its weights.
 
-A run writes a file of results, whole; ``pages`` puts the tables into the docs.
+A run writes a file of results, whole; ``--beside`` only adds draws of
+``gpflow_sgpmc.py`` to it; ``pages`` puts the tables into the docs.
 """
 
 import argparse
@@ -69,9 +70,7 @@ def compare(name: str, options: argparse.Namespace) -> None:
         "versions": provenance.versions(),
         "machine": provenance.machine(),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    suffix = f"-{options.label}" if options.label else ""
-    path = options.out / f"{name}{suffix}.json"
+    path = path_of(name, options)
     runs: dict[str, list] = {sampler: [] for sampler in options.samplers}
     for repeat in range(options.repeats):
         key = random.key(options.seed + repeat)
@@ -80,9 +79,23 @@ def compare(name: str, options: argparse.Namespace) -> None:
             rows[sampler] = plain(averaged(each), 4)
             print(tables.line(sampler, rows[sampler]), flush=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def path_of(name: str, options: argparse.Namespace) -> Path:
+    """The file of results of a problem."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    suffix = f"-{options.label}" if options.label else ""
+    return options.out / f"{name}{suffix}.json"
+
+
+def add_beside(name: str, options: argparse.Namespace) -> None:
+    """Rows for the draws of another library, in a file of results."""
+    path = path_of(name, options)
+    found = json.loads(path.read_text())
     for file in options.beside:
-        rows[f"SGPMC {Path(file).stem}"] = plain(row_of(*elsewhere.load(file)), 4)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        row = row_of(*elsewhere.load(file))
+        found["rows"][f"SGPMC {Path(file).stem}"] = plain(row, 4)
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def main() -> None:
@@ -101,10 +114,13 @@ def main() -> None:
     add("--out", type=Path, default=tables.RESULTS)
     add("--label", default="", help="of the file, beside the name of the problem")
     add("--export", help="write the problem for gpflow_sgpmc.py, only")
-    add("--beside", nargs="+", default=[], help="draws of it")
+    add("--beside", nargs="+", default=[], help="add draws of it to a file")
     options = parser.parse_args()
     if options.name == "pages":
         tables.write()
+        return
+    if options.beside:
+        add_beside(options.name, options)
         return
     jax.config.update("jax_enable_x64", options.x64)
     compare(options.name, options)
