@@ -79,6 +79,20 @@ def _leaves_as_arrays(kernel):
     return jax.tree.map(jnp.asarray, kernel)
 
 
+@jax.jit  # one program: single operations take as long to compile, each of them
+def _forms(kernel, x, y):
+    """k(x, x), k(x, y), and both row by row."""
+    return kernel(x), kernel(x, y), kernel.diagonal(x), kernel.paired(x, y)
+
+
+_cross = jax.jit(lambda kernel, x, y: kernel(x, y))
+
+
+def _assert_equal_forms(one, other, rtol=1e-12, atol=1e-14):
+    for values, expected in zip(one, other, strict=True):
+        np.testing.assert_allclose(values, expected, rtol=rtol, atol=atol)
+
+
 def _has_noise(kernel):
     return isinstance(kernel, kernels.White) or (
         isinstance(kernel, kernels.Sum) and _has_noise(kernel.second)
@@ -103,9 +117,10 @@ def test_values_are_those_of_gpflow(name):
     kernel, x = LIKE_GPFLOW[name], REFERENCE["x"]
     # Absolute too: k(x, z) of a dot product may be close to zero.
     tolerance = {"rtol": 1e-10, "atol": 1e-12}
-    cross, diagonal = REFERENCE[f"kernel_{name}"], REFERENCE[f"kernel_diag_{name}"]
-    np.testing.assert_allclose(kernel(x, REFERENCE["z"]), cross, **tolerance)
-    np.testing.assert_allclose(kernel.diagonal(x), diagonal, **tolerance)
+    stored = REFERENCE[f"kernel_{name}"], REFERENCE[f"kernel_diag_{name}"]
+    ours = jax.jit(lambda x, z: (kernel(x, z), kernel.diagonal(x)))(x, REFERENCE["z"])
+    for values, expected in zip(ours, stored, strict=True):
+        np.testing.assert_allclose(values, expected, **tolerance)
 
 
 def test_every_reference_is_used():
@@ -118,44 +133,39 @@ def test_every_reference_is_used():
 @every_kernel
 def test_the_four_forms_agree(kernel):
     x, y = _inputs(6, seed=0), _inputs(6, seed=1)
-    gram, cross = kernel(x), kernel(x, y)
+    gram, cross, diagonal, paired = _forms(kernel, x, y)
+    _, turned, _, _ = _forms(kernel, y, x)
+    _, as_two, _, with_itself = _forms(kernel, x, x)
     assert gram.shape == cross.shape == (6, 6)
-    np.testing.assert_allclose(kernel.diagonal(x), jnp.diagonal(gram), rtol=1e-12)
-    np.testing.assert_allclose(
-        kernel.paired(x, y), jnp.diagonal(cross), rtol=1e-12, atol=1e-14
-    )
-    np.testing.assert_allclose(cross, kernel(y, x).T, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(diagonal, np.diagonal(gram), rtol=1e-12)
+    np.testing.assert_allclose(paired, np.diagonal(cross), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(cross, turned.T, rtol=1e-12, atol=1e-14)
     if not _has_noise(kernel):
-        np.testing.assert_allclose(gram, kernel(x, x), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(kernel.paired(x, x), kernel.diagonal(x), rtol=1e-12)
+        np.testing.assert_allclose(gram, as_two, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(with_itself, diagonal, rtol=1e-12)
 
 
 @every_kernel
 def test_gram_matrices_are_symmetric_and_positive_semidefinite(kernel):
     x = _inputs(20, seed=2)
-    gram = kernel(x)
+    gram = np.asarray(jax.jit(lambda x: kernel(x))(x))
     np.testing.assert_allclose(gram, gram.T, rtol=1e-12, atol=1e-14)
-    smallest = jnp.linalg.eigvalsh(gram)[0]
-    assert smallest > -1e-12 * jnp.mean(jnp.diagonal(gram)) * len(x)
+    smallest = np.linalg.eigvalsh(gram)[0]
+    assert smallest > -1e-12 * np.mean(np.diagonal(gram)) * len(x)
 
 
 @mostly_single
 @every_kernel
 def test_gradients_are_finite_at_coincident_points(kernel, precision):
     kernel = _leaves_as_arrays(kernel)
-    x = jnp.tile(_inputs(3, seed=3), (2, 1))
-    weights = jnp.cos(jnp.arange(36.0)).reshape(6, 6)
+    x = np.tile(_inputs(3, seed=3), (2, 1))
+    x, weights = (jnp.asarray(a) for a in (x, np.cos(np.arange(36.0)).reshape(6, 6)))
 
     # Not compiled: fusion may fold 0 · ∞ away, and hide what another program meets.
-    def functional(kernel, x, y):
-        return (
-            jnp.sum(weights * kernel(x))
-            + jnp.sum(weights * kernel(x, y))
-            + jnp.sum(kernel.paired(x, y) + kernel.diagonal(x))
-        )
-
-    gradients = jax.grad(functional, argnums=(0, 1, 2))(kernel, x, x)
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    forms, pull_back = jax.vjp(_forms.__wrapped__, kernel, x, x)
+    ones = jnp.ones_like(forms[-1])
+    gradients = pull_back((weights.astype(x.dtype),) * 2 + (ones,) * 2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 @every_kernel
@@ -184,9 +194,9 @@ def test_the_value_at_coincident_points_is_exactly_the_variance(
 ):
     # Far from the origin and wide: the distance of a row to itself has rounding.
     x = 100.0 + _inputs(9, seed=6, columns=columns)
-    kernel = family(variance=1.7, lengthscale=0.3)
-    assert (jnp.diagonal(kernel(x)) == kernel.diagonal(x)).all()
-    assert (kernel.paired(x, x) == kernel.diagonal(x)).all()
+    gram, _, diagonal, paired = _forms(family(variance=1.7, lengthscale=0.3), x, x)
+    np.testing.assert_array_equal(np.diagonal(gram), diagonal)
+    np.testing.assert_array_equal(paired, diagonal)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -205,14 +215,14 @@ def test_arc_cosine_is_the_expectation_over_a_wide_network(order):
 
     expected = 2 * [1, 2, 8][order] * hidden(x) @ hidden(y).T / len(angle)
     kernel = kernels.ArcCosine(order, weight_variances=2.25, bias_variance=0.25)
-    np.testing.assert_allclose(kernel(x, y), expected, rtol=1e-5)
+    np.testing.assert_allclose(_cross(kernel, x, y), expected, rtol=1e-5)
 
 
 @mostly_single
 def test_arc_cosine_at_the_origin_without_bias_is_finite(precision):
     kernel = kernels.ArcCosine(order=1, bias_variance=0.0)
     x = jnp.array([[0.0, 0.0], [1.0, 2.0], [-1.0, -2.0]])
-    value, gradient = jax.value_and_grad(lambda x: jnp.sum(kernel(x)))(x)
+    value, gradient = jax.jit(jax.value_and_grad(lambda x: jnp.sum(kernel(x))))(x)
     # Opposite points: J_1(π) = 0.
     np.testing.assert_allclose(value, 10.0, rtol=1e-6)
     assert jnp.isfinite(gradient).all()
@@ -226,52 +236,47 @@ def test_rational_quadratic_becomes_rbf():
 
 def test_periodic_kernels_repeat():
     x, y = _inputs(5, seed=10), _inputs(4, seed=11)
+    x, y = np.asarray(x), np.asarray(y)
     for base in (kernels.RBF(1.2, 0.8), kernels.Matern32(1.2, 0.8)):
-        kernel = kernels.Periodic(base, jnp.array([0.5, 2.0]))
-        shifted = kernel(x + jnp.array([1.5, -4.0]), y)
-        np.testing.assert_allclose(shifted, kernel(x, y), rtol=1e-10)
+        kernel = kernels.Periodic(base, np.array([0.5, 2.0]))
+        shifted = _cross(kernel, x + np.array([1.5, -4.0]), y)
+        np.testing.assert_allclose(shifted, _cross(kernel, x, y), rtol=1e-10)
     column, other = x[:, :1], y[:, :1]
-    sine = jnp.abs(jnp.sin(jnp.pi * (column - other.T) / 0.5)) / 0.8
-    expected = 1.2 * (1 + jnp.sqrt(3) * sine) * jnp.exp(-jnp.sqrt(3) * sine)
+    sine = np.abs(np.sin(np.pi * (column - other.T) / 0.5)) / 0.8
+    expected = 1.2 * (1 + np.sqrt(3) * sine) * np.exp(-np.sqrt(3) * sine)
     kernel = kernels.Periodic(kernels.Matern32(1.2, 0.8), 0.5)
-    np.testing.assert_allclose(kernel(column, other), expected, rtol=1e-12)
+    np.testing.assert_allclose(_cross(kernel, column, other), expected, rtol=1e-12)
 
 
 def test_noise_goes_by_position():
-    x, kernel = jnp.ones((3, 1)), kernels.White(0.4)
-    np.testing.assert_array_equal(kernel(x), 0.4 * jnp.eye(3))
-    np.testing.assert_array_equal(kernel(x, x), jnp.zeros((3, 3)))
-    np.testing.assert_array_equal(kernel.diagonal(x), 0.4 * jnp.ones(3))
-    np.testing.assert_array_equal(kernel.paired(x, x), jnp.zeros(3))
+    x = np.ones((3, 1))
+    gram, cross, diagonal, paired = _forms(kernels.White(0.4), x, x)
+    np.testing.assert_array_equal(gram, 0.4 * np.eye(3))
+    np.testing.assert_array_equal(cross, np.zeros((3, 3)))
+    np.testing.assert_array_equal(diagonal, 0.4 * np.ones(3))
+    np.testing.assert_array_equal(paired, np.zeros(3))
 
 
-FORMS = {
-    "gram": lambda kernel, x, y: kernel(x),
-    "cross": lambda kernel, x, y: kernel(x, y),
-    "diagonal": lambda kernel, x, y: kernel.diagonal(x),
-    "paired": lambda kernel, x, y: kernel.paired(x, y),
-}
-every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-
-
-@every_form
-def test_sums_and_products(form):
+def test_sums_and_products():
     x, y = _inputs(4, seed=12), _inputs(4, seed=13)
     first, second = kernels.RBF(0.7, 0.5), kernels.Linear(1.2)
-    a, b = form(first, x, y), form(second, x, y)
     cases = [
-        (first + second, a + b),
-        (sum([first, second, first]), a + b + a),
-        (first * second, a * b),
-        (2.5 * first, 2.5 * a),
-        (first * np.float64(2.5), 2.5 * a),
-        (np.float64(2.5) * first, 2.5 * a),
-        (np.asarray(2.5) * first, 2.5 * a),
-        (jnp.asarray(2.5) * first + second, 2.5 * a + b),
+        (first + second, lambda a, b: a + b),
+        (sum([first, second, first]), lambda a, b: a + b + a),
+        (first * second, lambda a, b: a * b),
+        (2.5 * first, lambda a, b: 2.5 * a),
+        (first * np.float64(2.5), lambda a, b: 2.5 * a),
+        (np.float64(2.5) * first, lambda a, b: 2.5 * a),
+        (np.asarray(2.5) * first, lambda a, b: 2.5 * a),
+        (jnp.asarray(2.5) * first + second, lambda a, b: 2.5 * a + b),
     ]
-    for kernel, expected in cases:
-        assert isinstance(kernel, kernels.Kernel)
-        np.testing.assert_allclose(form(kernel, x, y), expected, rtol=1e-14)
+    ours = [kernel for kernel, _ in cases]
+    assert all(isinstance(kernel, kernels.Kernel) for kernel in ours)
+    of_all = jax.jit(lambda *ks: [_forms(kernel, x, y) for kernel in ks])
+    a, b, *found = of_all(first, second, *ours)
+    for forms, (_, combined) in zip(found, cases, strict=True):
+        expected = [combined(*(np.asarray(v) for v in ab)) for ab in zip(a, b)]
+        _assert_equal_forms(forms, expected, rtol=1e-14, atol=0.0)
 
 
 def test_a_traced_number_scales_a_kernel():
@@ -288,17 +293,16 @@ def test_what_is_no_kernel_is_not_added(other):
         other + kernels.RBF()
 
 
-@every_form
 @every_kernel
-def test_active_columns_are_the_slice(kernel, form):
-    x, y = _inputs(4, seed=15, columns=4), _inputs(4, seed=16, columns=4)
+def test_active_columns_are_the_slice(kernel):
+    x, y = (np.asarray(_inputs(4, seed=seed, columns=4)) for seed in (15, 16))
     seeing = dataclasses.replace(kernel, active_columns=(3, 1))
-    expected = form(kernel, x[:, [3, 1]], y[:, [3, 1]])
-    np.testing.assert_allclose(form(seeing, x, y), expected, rtol=1e-12, atol=1e-14)
+    expected = _forms(kernel, x[:, [3, 1]], y[:, [3, 1]])
+    _assert_equal_forms(_forms(seeing, x, y), expected)
 
 
 def test_parts_choose_among_the_columns_of_the_whole():
-    x = _inputs(4, seed=17, columns=3)
+    x = np.asarray(_inputs(4, seed=17, columns=3))
     parts = kernels.RBF(active_columns=(0,)) + kernels.Linear(active_columns=(-1,))
     expected = kernels.RBF()(x[:, :1]) + kernels.Linear()(x[:, 2:])
     np.testing.assert_allclose(parts(x), expected, rtol=1e-12)
@@ -310,10 +314,9 @@ def test_parts_choose_among_the_columns_of_the_whole():
     np.testing.assert_allclose(periodic(x), expected, rtol=1e-12)
 
 
-@every_form
-def test_functions_and_tinygp_kernels_are_kernels(form):
+def test_functions_and_tinygp_kernels_are_kernels():
     x, y = _inputs(4, seed=18), _inputs(4, seed=19)
-    expected = form(kernels.RBF(1.4, 0.6), x, y)
+    expected = _forms(kernels.RBF(1.4, 0.6), x, y)
 
     def function(a, b):
         return 1.4 * jnp.exp(-0.5 * jnp.sum(((a - b) / 0.6) ** 2))
@@ -321,7 +324,7 @@ def test_functions_and_tinygp_kernels_are_kernels(form):
     tiny = 1.4 * tinygp.kernels.ExpSquared(0.6, EUCLIDEAN)
     for covariance in (function, tiny):
         kernel = kernels.as_kernel(covariance)
-        np.testing.assert_allclose(form(kernel, x, y), expected, rtol=1e-12)
+        _assert_equal_forms(_forms(kernel, x, y), expected, atol=0.0)
 
 
 def test_the_values_of_a_tinygp_kernel_are_leaves():
@@ -341,33 +344,33 @@ def test_kernels_are_pytrees_under_jit_and_vmap(kernel):
     x, y = _inputs(4, seed=21), _inputs(3, seed=22)
     same = jax.tree.map(lambda leaf: leaf, kernel)
     assert jax.tree.structure(same) == jax.tree.structure(kernel)
-    expected = kernel(x, y)
-    compiled = jax.jit(lambda kernel, x, y: kernel(x, y))(kernel, x, y)
-    np.testing.assert_allclose(compiled, expected, rtol=1e-10, atol=1e-12)
-    several = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), kernel)
-    many = jax.vmap(lambda kernel, x: kernel(x, y), in_axes=(0, None), axis_size=2)
-    np.testing.assert_allclose(many(several, x)[0], expected, rtol=1e-10, atol=1e-12)
-    inputs = jax.vmap(kernel)(jnp.stack([x, x + 1]))
-    np.testing.assert_allclose(inputs[1], kernel(x + 1), rtol=1e-10, atol=1e-12)
+    expected = kernel(x, y)  # not compiled, its values known
+    several = jax.tree.map(lambda leaf: np.stack([leaf, 2 * leaf]), kernel)
+
+    @jax.jit
+    def compiled(kernel, several, x):
+        many = jax.vmap(lambda kernel, x: kernel(x, y), (0, None), axis_size=2)
+        inputs = jax.vmap(kernel)(jnp.stack([x, x + 1]))
+        return kernel(x, y), many(several, x)[0], kernel(x + 1), inputs[1]
+
+    one, first, moved, second = compiled(kernel, several, x)
+    _assert_equal_forms((one, first), (expected,) * 2, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(second, moved, rtol=1e-10, atol=1e-12)
 
 
-@every_form
 @every_kernel
-def test_single_precision_stays(kernel, form):
+def test_single_precision_stays(kernel):
     x = _inputs(4, seed=23).astype(jnp.float32)
     kernel = jax.tree.map(jnp.float32, kernel)
-    assert jax.eval_shape(form, kernel, x, x).dtype == jnp.float32
+    forms = jax.eval_shape(_forms, kernel, x, x)
+    assert {form.dtype for form in forms} == {jnp.dtype(jnp.float32)}
 
 
 def test_plain_numbers_do_not_raise_the_precision():
     x = _inputs(4, seed=24).astype(jnp.float32)
-    for kernel in (
-        kernels.RBF(),
-        kernels.ArcCosine(2),
-        kernels.White(),
-        2.0 * kernels.RBF(),
-    ):
-        assert kernel(x).dtype == kernel.diagonal(x).dtype == jnp.float32
+    ours = [kernels.RBF(), kernels.ArcCosine(2), kernels.White(), 2.0 * kernels.RBF()]
+    forms = jax.eval_shape(lambda x: [(k(x), k.diagonal(x)) for k in ours], x)
+    assert {form.dtype for form in jax.tree.leaves(forms)} == {jnp.dtype(jnp.float32)}
 
 
 def test_integers_become_floats():
