@@ -31,6 +31,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,14 @@ def import_everything_else() -> None:
     import sklearn.gaussian_process  # noqa: F401
 
 
+def run_pytest(files: list[str]) -> int:
+    import pytest
+
+    quick = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    imported = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before, on purpose
+    return pytest.main([*quick, *imported, *files])
+
+
 def run_tests(files: list[str], seconds: int, output: Path) -> tuple[str, str]:
     """Run test files in a fork, until the first failure.
 
@@ -163,23 +172,27 @@ def run_tests(files: list[str], seconds: int, output: Path) -> tuple[str, str]:
     """
     child = os.fork()
     if not child:
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
-        with open(output, "wb") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        import pytest
-
-        quick = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        code = pytest.main([*quick, *files])
-        sys.stdout.flush()
-        os._exit(int(code))
+        code = 100  # an error of this file: nothing of it may reach the parent's code
+        try:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
+            with open(output, "wb") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            code = int(run_pytest(files))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what its tests may have left running
     found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read_text(), re.MULTILINE)
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timeout", ""
+    if status == 100:
+        raise RuntimeError(output.read_text())
     verdict = {0: "survived", 1: "killed", 2: "killed"}.get(status, f"status {status}")
     return verdict, found[-1] if found else ""
 
