@@ -135,39 +135,65 @@ def marginal_moments(
     elements = _elements(terms)
     views = list(dict.fromkeys(view for view, _ in elements))
     independent = _are_independent(elements)
-
-    def evaluate(xs):
-        if independent:
-            moments = {view: _moments(view, x) for view, x in zip(views, xs)}
-            mean = _stack(moments[view][0][..., p, :] for view, p in elements)
-            return mean, _stack(moments[view][1][..., p, :] for view, p in elements)
-        seen = {view: _project(view, x) for view, x in zip(views, xs)}
-        mean = _stack(seen[view].projected.mean[..., p, :] for view, p in elements)
-        rows = [_stack(_covariance(e, d, seen) for d in elements) for e in elements]
-        return mean, jnp.stack(jnp.broadcast_arrays(*rows), axis=-3)
-
-    xs = [view.x for view in views]
-    if chunk_size is None or chunk_size >= len(xs[0]):
-        mean, gram = evaluate(xs)
+    if independent:
+        moments = {view: _moments_once(view, chunk_size) for view in views}
+        mean = _stack(moments[view][0][..., p, :] for view, p in elements)
+        gram = _stack(moments[view][1][..., p, :] for view, p in elements)
     else:
-        mean, gram = _in_chunks(evaluate, xs, chunk_size)
+        mean, gram = _gram_once(elements, views, chunk_size)
 
     log_pi = _shared_log_weights(views)
     if _is_identity(terms, elements) and independent:
         return mean, gram, None, log_pi
     weights = _weight_matrix(terms, elements)  # [Q, E, N or 1]
     mean = jnp.sum(weights * mean[..., None, :, :], axis=-2)
-    users = [sum(element in t for t in terms) for element in elements]
-    if independent and max(users) == 1:
-        variance = jnp.sum(jnp.square(weights) * gram[..., None, :, :], axis=-2)
-        return mean, variance, None, log_pi
     if independent:
         half = weights * gram[..., None, :, :]
     else:
         half = jnp.einsum("qen,...edn->...qdn", weights, gram)
+    # On its own: where nobody asks for covariances, the compiler leaves them out.
+    variance = jnp.sum(half * weights, axis=-2)
+    users = [sum(element in t for t in terms) for element in elements]
+    if independent and max(users) == 1:
+        return mean, variance, None, log_pi
     covariance = jnp.einsum("...qdn,rdn->...nqr", half, weights)
-    variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
-    return mean, jnp.swapaxes(variance, -1, -2), covariance, log_pi
+    return mean, variance, covariance, log_pi
+
+
+def _moments_once(view: View, chunk_size: int | None) -> tuple[Array, Array]:
+    """``_moments`` of a view, which all latents that see it share."""
+
+    def compute():
+        evaluated = _in_chunks(lambda xs: _moments(view, *xs), [view.x], chunk_size)
+        return view, evaluated
+
+    return view.process.once((_identity(view), chunk_size), compute)[1]
+
+
+def _gram_once(
+    elements: list[Element], views: list[View], chunk_size: int | None
+) -> tuple[Array, Array]:
+    """Means [.., E, N] and covariances [.., E, E, N] of elements, shared likewise."""
+
+    def evaluate(xs):
+        seen = {view: _project(view, x) for view, x in zip(views, xs)}
+        mean = _stack(seen[view].projected.mean[..., p, :] for view, p in elements)
+        rows = [_stack(_covariance(e, d, seen) for d in elements) for e in elements]
+        return mean, jnp.stack(jnp.broadcast_arrays(*rows), axis=-3)
+
+    def compute():
+        return elements, _in_chunks(evaluate, [view.x for view in views], chunk_size)
+
+    names = tuple((id(view.process), _identity(view), p) for view, p in elements)
+    return views[0].process.once((names, chunk_size), compute)[1]
+
+
+def _identity(view: View) -> int:
+    """What tells views of a process apart: inputs, or itself where those may change.
+
+    The object has to be kept with what is found by its identity.
+    """
+    return id(view.source if isinstance(view.source, jax.Array) else view)
 
 
 def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]:
@@ -357,8 +383,10 @@ def _stack(arrays) -> Array:
     return jnp.stack(jnp.broadcast_arrays(*arrays), axis=-2)
 
 
-def _in_chunks(evaluate: Callable, xs: list[LinearFunctional], size: int):
-    """``evaluate`` on ``size`` rows of every device at a time."""
+def _in_chunks(evaluate: Callable, xs: list[LinearFunctional], size: int | None):
+    """``evaluate`` on ``size`` rows of every device at a time, on all for None."""
+    if size is None or size >= len(xs[0]):
+        return evaluate(xs)
     if not all(map(has_rows, xs)):
         raise ValueError(
             "chunk_size cuts rows, which Concatenated features do not have: observe "

@@ -6,7 +6,7 @@ With L Lᵀ = k_uu = Cov(u, u) and whitened values v,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -22,6 +22,7 @@ from svgp_ppl.kernels import Kernel
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import CholeskyFactor
 from svgp_ppl.marginals import View
+from svgp_ppl.sharing import Once
 from svgp_ppl.variational.sample_path import SamplePath
 
 __all__ = ["SparseGP"]
@@ -50,6 +51,8 @@ class SparseGP:
     qv: dist.Distribution
     mean: Callable | None = None
     num_outputs: int | None = None
+    # Moments that latents of this process share, while one program is traced.
+    once: Once = field(default_factory=Once, init=False, repr=False)
 
     def __call__(self, x) -> Latent:
         """The latent f(x), [N] or [N, P].

@@ -1,0 +1,42 @@
+"""Values that several latents of a model need, computed once.
+
+Eight outputs mixed from five processes are five projections and not forty. The compiler
+does not find that by itself where derivatives are taken, and would first be given the
+forty to read.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from jax.extend.core import take_current_trace
+
+__all__ = ["Once"]
+
+
+class Once:
+    """Results by key, for as long as JAX traces the same program.
+
+    A value of one trace means nothing in another, such as that of ``jax.checkpoint`` or
+    of a loop inside: what was held is then forgotten.
+
+    Example:
+        >>> once = Once()
+        >>> once("two", lambda: 2), once("two", lambda: 3)
+        (2, 2)
+    """
+
+    def __init__(self):
+        # One object, replaced as a whole: other threads see the old one or the new.
+        self._held: tuple[Any, dict] = (None, {})
+
+    def __call__(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """``compute()``, or what it returned before for this key."""
+        with take_current_trace() as current:
+            trace = weakref.ref(current)
+        held = self._held
+        if held[0] != trace:
+            held = self._held = (trace, {})
+        if key not in held[1]:
+            held[1][key] = compute()
+        return held[1][key]
