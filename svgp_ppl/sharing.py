@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import jax
+from jax.core import Tracer
 from jax.extend.core import take_current_trace
 
 __all__ = ["Once"]
@@ -18,12 +20,8 @@ class Once:
     """Results by key, for as long as JAX traces the same program.
 
     A value of one trace means nothing in another, such as that of ``jax.checkpoint`` or
-    of a loop inside: what was held is then forgotten.
-
-    Example:
-        >>> once = Once()
-        >>> once("two", lambda: 2), once("two", lambda: 3)
-        (2, 2)
+    of a loop inside: what was held is then forgotten. Values outside of any trace are
+    not held: inputs of a notebook's cells would add up.
     """
 
     def __init__(self):
@@ -37,6 +35,9 @@ class Once:
         held = self._held
         if held[0] != trace:
             held = self._held = (trace, {})
-        if key not in held[1]:
-            held[1][key] = compute()
-        return held[1][key]
+        if key in held[1]:
+            return held[1][key]
+        value = compute()
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
+            held[1][key] = value
+        return value
