@@ -114,6 +114,25 @@ def test_second_predictions_compile_nothing(from_draws):
         assert compilations(lambda: at_x.log_prob(COUNTS_Y))[1] == 0
 
 
+def test_an_identical_prediction_runs_the_model_once(monkeypatch):
+    """To check the arguments; not to compute anything, nor to draw data."""
+    model, runs = make_model(), []
+    fitted = fit(model)
+
+    def counted(*args, **kwargs):
+        runs.append(None)
+        return model(*args, **kwargs)
+
+    def predict():
+        return gp.predict(counted, (fitted.guide, fitted.params), COUNTS_X)["y"].mean
+
+    predict()
+    runs.clear()
+    monkeypatch.setattr(gp.Expected, "sample", None)
+    predict()
+    assert len(runs) == 1
+
+
 def test_no_data_outlive_their_call():
     model = make_model()
     fitted = fit(model)

@@ -131,6 +131,18 @@ EXPRESSIONS = {
         _rows([-1 / WEIGHT]),
         1.0 + NO_OFFSET,
     ),
+    "c - (w + f), arrays on the left": (
+        lambda p: OFFSET - (WEIGHT + p["f"](X)),
+        [F],
+        _rows([-1.0]),
+        (OFFSET - WEIGHT)[None],
+    ),
+    "f twice": (
+        lambda p: stack([p["f"](X), p["f"](X)]),
+        [F],
+        _rows([1], [1]),
+        np.zeros((2, N)),
+    ),
     "h": (lambda p: p["h"](X), H, _rows(*np.eye(3)), np.zeros((3, N))),
     "k, with means": (lambda p: p["k"](X), K, _rows(*np.eye(2)), np.zeros((2, N))),
     "W @ h": (lambda p: W @ p["h"](X), H, _rows(*W), np.zeros((2, N))),

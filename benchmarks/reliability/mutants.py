@@ -48,7 +48,15 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "variational": (
         ("variational/*.py",),
-        ("identities", "projection", "sites", "own_family", "guides", "sample_paths"),
+        (
+            "identities",
+            "projection",
+            "sites",
+            "own_family",
+            "guides",
+            "sample_paths",
+            "coordinates",
+        ),
     ),
     "linalg": (("linalg/*.py",), ("linalg", "lapack", "projection")),
     "expectations": (

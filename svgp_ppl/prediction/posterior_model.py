@@ -14,6 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array
+from numpyro.handlers import substitute
 
 from svgp_ppl.checks import is_concrete, require_arguments
 from svgp_ppl.compilation import (
@@ -66,6 +67,20 @@ class Draws(NamedTuple):
     keys: Any
 
 
+class _Facts(NamedTuple):
+    """What one look at the model tells.
+
+    Attributes:
+        num_data: Rows of the latent of every observe site, by name.
+        has_layers: Whether the model draws layers.
+        is_random: Whether guide or model draw anything besides the whitened values.
+    """
+
+    num_data: dict[str, int]
+    has_layers: bool
+    is_random: bool
+
+
 class PosteriorModel:
     """The model at the new inputs, ready to be run for every draw.
 
@@ -101,14 +116,21 @@ class PosteriorModel:
             set_up(guide, random.key(0), *as_jax_arrays(args, kwargs))
         self._made_of = (model, guide, points, static)
 
-    def _trace(self, posterior, key, args, kwargs, outer=None) -> dict[str, dict]:
+    def _trace(self, *run, **options) -> dict[str, dict]:
+        """The sites of the model in one run; the arguments of ``_traces``."""
+        return self._traces(*run, **options)[1]
+
+    def _traces(
+        self, posterior, key, args, kwargs, outer=None
+    ) -> tuple[dict[str, dict], dict[str, dict]]:
+        """The sites of the guide, none without one, and those of the model."""
         key_guide, key_model = random.split(key)
         run: dict[str, Any] = {"key": key_model, "outer": outer}
         if not isinstance(posterior, Guide):
             values = posterior.params
             if isinstance(posterior, Samples):
                 values = {**values, **posterior.values}
-            return trace_of(self.model, args, kwargs, values=values, **run)
+            return {}, trace_of(self.model, args, kwargs, values=values, **run)
         params = posterior.params
         guide_trace = trace_of(
             posterior.guide, args, kwargs, key=key_guide, values=params
@@ -116,7 +138,7 @@ class PosteriorModel:
         if self.points:
             guide_trace = _as_points(guide_trace)
         run |= {"values": params, "guide_trace": guide_trace}
-        return trace_of(self.model, args, kwargs, **run)
+        return guide_trace, trace_of(self.model, args, kwargs, **run)
 
     def _one(self, leaves, index) -> Samples | Guide | Prior:
         """The posterior at one draw."""
@@ -133,9 +155,14 @@ class PosteriorModel:
         Args:
             function: Of the trace, whose values are not computed, to plain facts.
         """
+        return self._look(lambda _, sites: function(sites))
+
+    def _look(self, function: Callable[[dict[str, dict], dict[str, dict]], Any]) -> Any:
+        """The same of the traces of guide and model."""
 
         def facts(args, kwargs, leaves, key):
-            return function(self._trace(self._one(leaves, 0), key, args, kwargs))
+            posterior = self._one(leaves, 0)
+            return function(*self._traces(posterior, key, args, kwargs, _undrawn))
 
         key = random.key(0) if self.key is None else self.key
         return look(facts, self._args, self._kwargs, self._leaves, key)
@@ -146,55 +173,43 @@ class PosteriorModel:
         return self._args, self._kwargs
 
     @cached_property
+    def _facts(self) -> "_Facts":
+        def facts(guide_trace, sites) -> _Facts:
+            if isinstance(self.posterior, Samples):
+                _require_draws(sites, self.posterior, self.key)
+            return _Facts(
+                {n: e.latent.num_data for n, e in observed(sites).items()},
+                any(map(is_layer, sites.values())),
+                _draws(guide_trace, sites),
+            )
+
+        return self._look(facts)
+
+    @property
     def num_data(self) -> dict[str, int]:
         """Rows of the latent of every observe site.
 
         Raises:
             ValueError: There is none, or the posterior misses a site.
         """
-
-        def facts(sites):
-            if isinstance(self.posterior, Samples):
-                _require_draws(sites, self.posterior, self.key)
-            return {n: e.latent.num_data for n, e in observed(sites).items()}
-
-        found = self.look(facts)
-        if not found:
+        if not self._facts.num_data:
             raise ValueError(
                 "the model has no observe site to predict; for other sites use "
                 "numpyro.infer.Predictive."
             )
-        return found
+        return self._facts.num_data
 
-    @cached_property
+    @property
     def has_layers(self) -> bool:
         """Whether the model draws layers."""
-        return self.look(lambda sites: any(map(is_layer, sites.values())))
+        return self._facts.has_layers
 
-    @cached_property
+    @property
     def is_random(self) -> bool:
         """Whether guide or model draw anything besides the whitened values."""
-        assert isinstance(self.posterior, Guide)
-        guide, params = self.posterior
+        return self._facts.is_random
 
-        def draws(args, kwargs, key, params) -> bool:
-            run = {"key": key, "values": params}
-            guide_trace = trace_of(guide, args, kwargs, **run)
-            sites = trace_of(self.model, args, kwargs, guide_trace=guide_trace, **run)
-            exact = marginalised(sites)
-            of_guide = (
-                site["type"] == "sample" and n not in exact and not is_point(site["fn"])
-                for n, site in guide_trace.items()
-            )
-            of_model = (
-                is_layer(site) or (is_latent(site) and name not in guide_trace)
-                for name, site in sites.items()
-            )
-            return any(of_guide) or any(of_model)
-
-        return look(draws, self._args, self._kwargs, random.key(0), params)
-
-    @cached_property
+    @property
     def guide_names(self) -> set[str]:
         """Names of the sites of the guide."""
         assert isinstance(self.posterior, Guide)
@@ -205,7 +220,7 @@ class PosteriorModel:
 
         return look(names, self._args, self._kwargs, random.key(0), params)
 
-    @cached_property
+    @property
     def most_inducing(self) -> int:
         """The largest number of inducing inputs of a process.
 
@@ -323,6 +338,33 @@ def observed(sites: dict[str, dict]) -> dict[str, Expected]:
     """The ``observe`` sites of a trace, by name."""
     found = {name: expected_of(site) for name, site in sites.items()}
     return {name: expected for name, expected in found.items() if expected is not None}
+
+
+def _undrawn(model: Callable) -> Callable:
+    """The model with zeros for data that it would draw: facts need their shape only."""
+
+    def zeros(site: dict) -> Array | None:
+        expected = expected_of(site) if site["type"] == "sample" else None
+        if expected is None or site["is_observed"]:
+            return None
+        kind = int if expected.support.is_discrete else float
+        return jnp.zeros(site["fn"].shape(), kind)
+
+    return substitute(model, substitute_fn=zeros)
+
+
+def _draws(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
+    """Whether anything besides the whitened values of q(v) is drawn."""
+    exact = marginalised(sites)
+    of_guide = (
+        site["type"] == "sample" and n not in exact and not is_point(site["fn"])
+        for n, site in guide_trace.items()
+    )
+    of_model = (
+        is_layer(site) or (is_latent(site) and name not in guide_trace)
+        for name, site in sites.items()
+    )
+    return any(of_guide) or any(of_model)
 
 
 def is_latent(site: dict) -> bool:
