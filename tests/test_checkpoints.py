@@ -509,6 +509,7 @@ FOREIGN = {
     "text cut in a letter": (b"a" * 511 + "é".encode(), "is a text file"),
     "binary": (b"\x00\x01\xfe\xff" * 20, "is a binary file, and not a file that Fit"),
     "pickle": (pickle.dumps({"a": 1}), "is a pickle, and not a file"),
+    "old pickle": (pickle.dumps({"a": 1}, 2), "is a pickle, and not a file"),
     "array": (npy(), r"is a single array \(numpy.save\)"),
     "netcdf": (b"\x89HDF\r\n\x1a\n" + bytes(600), "is a netCDF or HDF5 file"),
     "gzip": (gzip.compress(b"a"), "is a gzip archive"),

@@ -162,6 +162,27 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     np.testing.assert_allclose(slopes @ slopes.T, expected, atol=1e-9)
 
 
+def test_at_the_fit_coupled_processes_have_their_joint_q():
+    """One after the other, the later ones integrated out, with a mean of theirs."""
+    guide, params = fitted(additive, gp.AutoCoupled)
+    loc, tril = params["auto_f_g_h_loc"], 0.4 * params["auto_f_g_h_scale_tril"]
+    params["auto_f_g_h_scale_tril"] = tril
+    target = Target(random.key(1), additive, (X, Y), {}, params)
+    start = fitted_start(random.key(2), guide, params, target, 1)
+    names = target.whitened_names
+    shapes = {n: start.positions[f"{n}_base"].shape[1:] for n in names}
+    flat, unravel = ravel_pytree({n: jnp.zeros(shapes[n]) for n in names})
+
+    def whitened(flat):
+        bases = {f"{n}_base": xi for n, xi in unravel(flat).items()}
+        found = target.constrain({**start.coordinates.loc, **bases}, start.data)
+        return jnp.concatenate([found[n].ravel() for n in names])
+
+    slopes = jax.jit(jax.jacfwd(whitened))(flat)
+    np.testing.assert_allclose(whitened(flat), loc, atol=1e-8)
+    np.testing.assert_allclose(slopes @ slopes.T, tril @ tril.T, atol=1e-8)
+
+
 @mostly_single
 def test_far_from_the_fit_density_and_slope_are_finite(precision):
     z, data = counts_z(), unseen(COUNTS_X, COUNTS_Y)

@@ -9,6 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from svgp_ppl import linalg
+from svgp_ppl.linalg import triangular
 from tests.conftest import both_precisions
 
 
@@ -100,6 +101,14 @@ def test_lengthscales_far_below_the_spread_keep_their_derivative(precision, widt
 
     slope = jax.grad(total)(jnp.asarray(lengthscale))
     np.testing.assert_allclose(slope, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 200, 500])
+def test_blocks_of_a_refined_solution_are_small(size):
+    blocks = triangular._blocks(size)
+    rows = np.concatenate([np.arange(size)[block] for block in blocks])
+    np.testing.assert_array_equal(rows, np.arange(size))
+    assert max(block.stop - block.start for block in blocks) <= 64
 
 
 def test_safe_sqrt_has_a_finite_gradient_at_zero():

@@ -367,8 +367,14 @@ def test_model_without_observe_site_is_refused():
 
 def test_log_prob_checks_its_data():
     at_new = by_samples(X_COUNTS)
-    with pytest.raises(ValueError, match=r"must have shape \(6,\) and have \(6, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"have \(6, 1\)\. It would broadcast to \[N, N"
+    ):
         at_new.log_prob(Y_COUNTS[:, None])
+    with pytest.raises(
+        ValueError, match=r"must have shape \(6,\) and have \(6, 2\)\.(\n|$)"
+    ):
+        at_new.log_prob(np.ones((6, 2)))
     with pytest.raises(ValueError, match=r"must have shape \(6,\) and have \(5,\)"):
         at_new.log_prob(Y_COUNTS[:5])
     with pytest.raises(ValueError, match=r"the integers 0, 1, 2.*among them is -1"):

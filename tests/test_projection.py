@@ -343,3 +343,11 @@ def test_predictions_have_tangents():
     step = 1e-6
     expected = (moments(x + step * dx) - moments(x - step * dx)) / (2 * step)
     np.testing.assert_allclose(moved, expected, atol=1e-7)
+
+
+def test_the_part_of_a_joint_q_has_no_density_of_its_own():
+    part = q_of("coupled", jnp.asarray(LOC), jnp.asarray(TRIL))[0]
+    draws = part.sample(jax.random.key(0), (3,))
+    assert draws.shape == (3, 2, M)
+    np.testing.assert_array_equal(part.log_prob(draws), np.zeros(3))
+    assert part.log_prob(draws[0]).shape == ()

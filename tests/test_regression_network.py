@@ -159,8 +159,8 @@ def test_log_predictive_density_by_draws(num_nodes, noise):
     assert np.all(np.abs(ours - drawn) < 5 * error + TOLERANCE[num_nodes])
 
 
-# Error in nats of the rule over the nodes: trapezoid, a box of such, points. Points miss
-# improbable data: one here has a log density of −10.
+# Error in nats of the rule over the nodes: trapezoid, a box of such, points. The last
+# miss improbable data: one here has a log density of −10.
 TOLERANCE = {1: 1e-6, 2: 1e-4, 4: 0.5}
 
 

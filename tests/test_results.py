@@ -142,6 +142,13 @@ def test_quantiles_of_labels_come_from_their_probabilities():
         np.testing.assert_array_equal(at_new.quantile(level), exact)
 
 
+def test_quantiles_of_binary_labels():
+    at_new = one_draw(gp.likelihoods.Bernoulli())
+    for level in (0.1, 0.5, 0.9):
+        exact = np.asarray(at_new.probs) > 1.0 - level
+        np.testing.assert_array_equal(at_new.quantile(level), exact)
+
+
 def test_quantiles_of_tables_and_of_likelihoods_without_cdf():
     table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
     sd = np.sqrt(np.asarray(table.latent_variance) + 0.09)

@@ -139,6 +139,7 @@ def test_asymmetric_posterior_is_found(name, precision):
         # 1 to 16 steps of a trajectory, and a gradient at its start: θ has moved.
         n_steps = chains.stats["n_steps"]
         assert n_steps.min() == 2 and 4 < n_steps.max() <= 17
+        assert len(np.unique(n_steps)) > 4  # another number at each draw
         assert np.all(chains.stats["num_evaluations"] == 1)
         jumps = {"squared_jump": ["v"], "squared_jump_rest": ["theta"]}
         assert_statistics(chains, jumps)

@@ -92,7 +92,10 @@ def gaussian_loss(params):
         ({"a": 4, "b": 4}, {"f_loc": (0, 0), "a": (5, 4), "b": (5, 4)}),
         ({"b": 5}, {"f_loc": (0, 0), "a": (1, 0), "b": (5, 5)}),
         ({"b": 4}, {"f_loc": (0, 0), "a": (1, 0), "b": (5, 4)}),
-        ({"f_loc": 3}, {"f_loc": (4, 3), "a": (1, 0), "b": (1, 0)}),
+        (
+            {"f_loc": 3},
+            {"f_loc": (4, 3), "f_scale_tril": (4, 3), "a": (1, 0), "b": (1, 0)},
+        ),
     ],
 )
 def test_natural_gradients_freeze_q_and_the_rest(unfreeze_at, moves_at, alternate):
@@ -116,6 +119,23 @@ def test_natural_gradients_freeze_q_and_the_rest(unfreeze_at, moves_at, alternat
     if alternate and len(unfreeze_at) == 2:
         each = [np.array(h["f_loc"]) for h in history[:5]]
         assert all(not np.array_equal(p, q) for p, q in pairwise(each))
+
+
+def test_a_schedule_of_lengths_counts_the_turns_of_q():
+    """Every step while the rest is frozen, then every other one."""
+    turns = []
+
+    def rate(turn):
+        turns.append(int(turn))
+        return 0.1
+
+    natural = gp.natural_gradient(rate, optax.adam(0.01))
+    optimizer = Informed(staged(natural, {"a": 4, "b": 4}))
+    qv = {"f_loc": jnp.zeros(2), "f_scale_tril": jnp.zeros(3)}
+    state = optimizer.init({**qv, "a": jnp.ones(2), "b": jnp.ones(())})
+    for _ in range(9):
+        state = optimizer.eval_and_update(gaussian_loss, state)[1]
+    assert turns == [0, 1, 2, 3, 4, 4, 5, 5, 6]
 
 
 # -------------------------------------------------------------------------- in fit

@@ -37,6 +37,19 @@ def test_noise_does_not_draw_the_search_back():
     assert abs(float(search.best()[0]) - 0.8) <= 0.1
 
 
+def test_the_next_point_has_the_largest_expected_improvement():
+    """E max(g − g_best, 0) by draws of g."""
+    search = tuning.BayesianOptimisation([np.linspace(0.0, 1.0, 6)])
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        search.tell(np.sin(5.0 * search.point[0]))
+        mean, sd = search._predict()
+        best = mean[np.isin(search._grid[:, 0], search._grid[search._seen, 0])].max()
+        drawn = mean + sd * rng.normal(size=(200_000, 6))
+        gain = np.maximum(drawn - best, 0.0).mean(axis=0)
+        assert gain[search._at] >= 0.98 * gain.max()
+
+
 def test_the_best_point_is_that_of_the_mean_and_not_of_the_luckiest_outcome():
     search = tuning.BayesianOptimisation([np.array([0.0, 1.0, 2.0])])
     rng = np.random.default_rng(1)

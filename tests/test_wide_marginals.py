@@ -6,6 +6,7 @@ the value, 1e-4 is promised.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from svgp_ppl.expectations import (
     ClosedForm,
     Trapezoid,
     average,
+    log_average,
     nearest_singularity,
     variational_expectation,
 )
@@ -431,3 +433,28 @@ def test_a_box_around_narrow_peaks():
         each = -0.5 * np.sum(np.square(centres), axis=1) / total
         each = each + 0.5 * centres.shape[1] * np.log(width**2 / total)
         np.testing.assert_allclose(ours, logsumexp(each), atol=1e-4)
+
+
+class TwoPeaks(NamedTuple):
+    """Two narrow peaks at 1 and −1.5, the first one higher."""
+
+    f: Any
+
+    def log_prob(self, y):
+        peaks = [dist.Normal(self.f, 0.2).log_prob(at) for at in (1.0, -1.5)]
+        return jnp.logaddexp(peaks[0] + 1.0, peaks[1]) + 0.0 * y
+
+
+def test_peaks_are_local_maxima_and_not_slopes_of_the_highest():
+    marginal, y = Marginal(jnp.zeros(3), jnp.ones(3)), jnp.zeros(3)
+    peaks = log_average.highest_peaks(TwoPeaks, y, marginal, 2)
+    expected = np.outer([1.0, -1.5], np.ones(3)) / (1.0 + 0.2**2)
+    np.testing.assert_allclose(peaks, expected, atol=0.1)
+
+
+def test_where_a_likelihood_is_not_a_number_it_has_no_maximum():
+    def log_likelihood(e):
+        return jnp.where(e < 0.0, jnp.nan, -100.0 - jnp.square(e - 3.0))
+
+    best = log_average._best_of_likelihood(log_likelihood, jnp.ones(2))
+    np.testing.assert_allclose(best, 3.0, atol=1e-3)

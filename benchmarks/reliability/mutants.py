@@ -72,7 +72,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gibbs": (("mcmc/gibbs.py",), ("samplers", "sample")),
     "hmc": (("mcmc/hmc.py",), ("samplers", "tuning", "sample")),
     "tuning": (("mcmc/tuning.py",), ("tuning", "samplers")),
-    "mixing": (("diagnostics/mixing.py",), ("diagnostics", "report")),
+    "mixing": (("diagnostics/mixing.py",), ("diagnostics", "report", "checking")),
     "likelihoods": (
         ("likelihoods/*.py",),
         (
@@ -81,6 +81,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "noisy_labels",
             "regression_network",
             "warped",
+            "wide_marginals",
         ),
     ),
     "kernels": (("kernels/*.py",), ("kernels", "spectral", "linalg")),
