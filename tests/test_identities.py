@@ -131,11 +131,11 @@ EXPRESSIONS = {
         _rows([-1 / WEIGHT]),
         1.0 + NO_OFFSET,
     ),
-    "c - (w + f), arrays on the left": (
-        lambda p: OFFSET - (WEIGHT + p["f"](X)),
+    "c - (w + f) / 2, by functions of NumPy": (
+        lambda p: OFFSET - np.divide(WEIGHT + p["f"](X), 2.0),
         [F],
-        _rows([-1.0]),
-        (OFFSET - WEIGHT)[None],
+        _rows([-0.5]),
+        (OFFSET - WEIGHT / 2)[None],
     ),
     "f twice": (
         lambda p: stack([p["f"](X), p["f"](X)]),

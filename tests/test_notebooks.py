@@ -77,6 +77,9 @@ def made_up_data(folder):
     patients |= {"age": rng.uniform(30, 80, 80), "rfstime": rng.uniform(50, 2000, 80)}
     patients["status"] = rng.integers(2, size=80)
     np.savez(folder / "breast_cancer.npz", **patients)
+    grade = rng.integers(3, 9, size=200)
+    measured = grade[:, None] + 3.0 * rng.normal(size=(200, 11))
+    np.savez(folder / "wine_red.npz", X=measured, y=grade * 1.0)
     weather = {n: rng.uniform(5, 90, 153) for n in ("Ozone", "Solar.R", "Wind", "Temp")}
     weather["Ozone"][::4] = np.nan
     np.savez(folder / "air_quality.npz", **weather)
