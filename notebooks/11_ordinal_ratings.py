@@ -125,6 +125,9 @@ print(gp.diagnostics.report(run.draws))
 # %% [markdown]
 # ## What the grades are worth
 #
+# The report asks for more draws, as it should for a paper; some ninety effective draws
+# of the slowest parameter are enough for what follows.
+#
 # The cutpoints are not equally far apart: 4 is a narrow grade, 5 the widest.
 
 # %%

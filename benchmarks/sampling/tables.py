@@ -87,7 +87,7 @@ def reference_of(rows: dict[str, Any]) -> str | None:
 def difference(row: dict[str, Any], reference: dict[str, Any] | None) -> str:
     """Largest difference of means of log hyperparameters, in its standard errors."""
     if reference is None:
-        return ""
+        return "–"
     worst = 0.0
     for name, values in row["moments"].items():
         if name in reference["moments"]:
@@ -103,7 +103,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     least, gradients = row["ESS min"], row["gradients"]
     return (
         f"{least:.0f}",
-        f"{row['R-hat']:.3f}",
+        "–" if np.isnan(row["R-hat"]) else f"{row['R-hat']:.3f}",  # of one chain
         f"{row['to 400']:.1f} s",
         _rate(least / row["sampling"]),
         _rate(1000 * least / gradients) if gradients else "–",
