@@ -37,7 +37,8 @@ def test_samplers_of_a_file_agree(name):
     reference = found["rows"].get(tables.reference_of(found["rows"]))
     for sampler, row in found["rows"].items():
         # Another model is another posterior: an approximation of the process.
-        if reference is not None and row["R-hat"] < 1.05 and sampler != "hsgp":
+        comparable = not sampler.startswith(("hsgp", "SGPMC"))  # one chain: no R-hat
+        if reference is not None and row["R-hat"] < 1.05 and comparable:
             off = float(tables.difference(row, reference).split()[0])
             assert off < 5.0, sampler
 

@@ -53,6 +53,7 @@ def parse():
     parser.add_argument("--leapfrog-steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--target-accept", type=float, default=0.75)
     parser.add_argument("--jit", action="store_true", help="compile with XLA")
     parser.add_argument("--output", default="gpflow_draws.npz")
     return parser.parse_args()
@@ -74,7 +75,7 @@ def main():
     adaptive = tfp.mcmc.SimpleStepSizeAdaptation(
         hmc,
         num_adaptation_steps=int(0.8 * options.warmup),
-        target_accept_prob=float64(0.75),
+        target_accept_prob=float64(options.target_accept),
         adaptation_rate=0.1,
     )
 

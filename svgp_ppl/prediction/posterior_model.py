@@ -173,14 +173,14 @@ class PosteriorModel:
         return self._args, self._kwargs
 
     @cached_property
-    def _facts(self) -> "_Facts":
+    def _facts(self) -> _Facts:
         def facts(guide_trace, sites) -> _Facts:
             if isinstance(self.posterior, Samples):
                 _require_draws(sites, self.posterior, self.key)
             return _Facts(
                 {n: e.latent.num_data for n, e in observed(sites).items()},
                 any(map(is_layer, sites.values())),
-                _draws(guide_trace, sites),
+                _any_drawn(guide_trace, sites),
             )
 
         return self._look(facts)
@@ -353,7 +353,7 @@ def _undrawn(model: Callable) -> Callable:
     return substitute(model, substitute_fn=zeros)
 
 
-def _draws(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
+def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
     """Whether anything besides the whitened values of q(v) is drawn."""
     exact = marginalised(sites)
     of_guide = (
