@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 
 # Test processes share the cores: threads of LAPACK would fight for them. Read by
 # OpenBLAS when it is loaded, so it has to stand before the imports.
@@ -51,6 +52,34 @@ def _override_compiler_options():
 
 
 XLA_FLAGS = _override_compiler_options()
+
+
+def _share_contexts():
+    """One MLIR context for many programs: a new one takes a fifth of a small program.
+
+    One a thread, and another after 500 programs, whose constants stay in it. A program
+    that is lowered within another has its own.
+    """
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    make, held = mlir.make_ir_context, threading.local()
+
+    def shared():
+        if ir.Context.current is not None:
+            return make()
+        held.uses = getattr(held, "uses", 0) + 1
+        if held.uses % 500 == 1:
+            held.context = make()
+        return held.context
+
+    mlir.make_ir_context = shared
+
+
+_share_contexts()
+
+# What an operation was traced from is for the programs of users.
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
 
 
 # Programs are millions of objects that stay: to look at them again and again took a

@@ -26,9 +26,11 @@ LOGS = 30.0 * RNG.normal(size=(NUM_DRAWS, 5)) - 2000.0  # beyond exp of a float
 
 def over(function, average, size):
     """The average of ``function(draw number)``, the last batch perhaps not full."""
-    return averaged(
-        lambda draw: function(draw[0]), (jnp.arange(NUM_DRAWS),), average, size
-    )
+    return jax.jit(
+        lambda: averaged(
+            lambda draw: function(draw[0]), (jnp.arange(NUM_DRAWS),), average, size
+        )
+    )()
 
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
@@ -105,7 +107,7 @@ def test_moments_of_draws_have_derivatives():
         return jnp.sum(at["y"].latent_mean)
 
     slope = (mean(1e-4) - mean(-1e-4)) / 2e-4
-    np.testing.assert_allclose(jax.grad(mean)(0.0), slope, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(mean))(0.0), slope, rtol=1e-5)
 
 
 def test_lapack_has_one_thread_until_a_prediction_is_done():

@@ -223,7 +223,7 @@ def test_steps_of_several_outputs_call_lapack_one_matrix_at_a_time(natural):
     bound = gp.MarginalELBO(num_particles=3, vectorize_particles=True)
     svi = numpyro.infer.SVI(several_outputs, made, optimizer, bound)
     data = COUNTS_X, COUNTS_Y * 1.0
-    state = svi.init(jax.random.key(0), *data)
+    state = jax.jit(svi.init)(jax.random.key(0), *data)
     assert calls_in(lambda state: svi.update(state, *data), state) == []
 
 
@@ -343,7 +343,7 @@ def test_a_step_of_several_outputs_on_a_gpu_has_no_loop(guide):
     made = guide(several_outputs)
     svi = numpyro.infer.SVI(several_outputs, made, optax.adam(0.01), gp.MarginalELBO())
     data = COUNTS_X, COUNTS_Y * 1.0
-    state = svi.init(jax.random.key(0), *data)
+    state = jax.jit(svi.init)(jax.random.key(0), *data)
     text = lowered("cuda", lambda state: svi.update(state, *data), state)
     assert "stablehlo.while" not in text
 

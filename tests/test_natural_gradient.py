@@ -33,7 +33,7 @@ TRANSFORM = biject_to(constraints.softplus_lower_cholesky)
 
 def one_step(model, guide, optimizer, *data):
     svi = SVI(model, guide, optimizer, gp.MarginalELBO())
-    state = svi.init(random.key(0), *data)
+    state = jax.jit(svi.init)(random.key(0), *data)
     return svi.get_params(jax.jit(svi.update)(state, *data)[0])
 
 
@@ -150,7 +150,7 @@ def test_steps_alternate_q_first():
         gp.natural_gradient(0.1, optax.sgd(1e-4)),
         gp.MarginalELBO(),
     )
-    state = svi.init(random.key(0), COUNTS_X, COUNTS_Y)
+    state = jax.jit(svi.init)(random.key(0), COUNTS_X, COUNTS_Y)
     history, update = [svi.get_params(state)], jax.jit(svi.update)
     for _ in range(3):
         state, _ = update(state, COUNTS_X, COUNTS_Y)

@@ -324,7 +324,7 @@ def test_derivatives_of_scaled_distances(width, argnums):
 )  # blocks of equal size, and a padded one
 def test_distances_by_blocks_of_rows(num_rows):
     x, y = RNG.normal(size=(num_rows, 3)), RNG.normal(size=(500, 3))
-    found = linalg.squared_distance(jnp.asarray(x), jnp.asarray(y), 0.5)
+    found = jax.jit(linalg.squared_distance)(x, y, 0.5)
     expected = np.sum(((x[:, None] - y) / 0.5) ** 2, axis=-1)
     np.testing.assert_allclose(found, expected, 1e-12)
 
@@ -335,6 +335,7 @@ def test_predictions_have_tangents():
     qv = dist.MultivariateNormal(jnp.asarray(LOC[:M]), scale_tril=TRIL[:M, :M])
     f = SparseGP("f", kernel, Points(z), factor, qv)
 
+    @jax.jit
     def moments(x):
         return stack([f(x), f(x + 0.1)]).covariance
 

@@ -118,9 +118,12 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
 def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():
     """At the first point Σ is I, so that for N(m, I) the mean is m from anywhere."""
     mean = jnp.array([3.0, -1.0, 0.5])
-    _, info = blackjax.pathfinder.approximate(
-        random.key(0), lambda x: -0.5 * jnp.sum((x - mean) ** 2), jnp.zeros(3), 5
-    )
+    logdensity_fn = lambda x: -0.5 * jnp.sum((x - mean) ** 2)  # noqa: E731
+    _, info = jax.jit(
+        lambda: blackjax.pathfinder.approximate(
+            random.key(0), logdensity_fn, jnp.zeros(3), 5
+        )
+    )()
     found, covariance = _gaussian(jax.tree.map(lambda x: x[0], info.path))
     np.testing.assert_allclose(found, mean, atol=1e-9)
     np.testing.assert_allclose(covariance, np.eye(3), atol=1e-9)
