@@ -14,6 +14,7 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl import compilation
+from svgp_ppl.mcmc.target import Target
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
 
 COMPILED = []
@@ -79,11 +80,20 @@ def test_a_first_fit_compiles_few_programs_and_a_second_none():
     assert compilations(lambda: fit(make_model()))[1] == 0
 
 
-def test_a_second_sample_compiles_nothing():
+def test_a_second_sample_compiles_nothing(monkeypatch):
+    looks, logdensity_fn = [], Target.logdensity_fn
+
+    def counted(self, *args):
+        looks.append(None)
+        return logdensity_fn(self, *args)
+
+    monkeypatch.setattr(Target, "logdensity_fn", counted)
     model = make_model()
     fitted = fit(model)
     _, first = compilations(lambda: sample(model, fitted))
     assert 0 < first <= 20
+    # Two for where the chains start; start, warm-up and draws share one.
+    assert len(looks) == 3
     assert compilations(lambda: sample(model, fitted))[1] == 0
     assert compilations(lambda: sample(model, fitted, **OTHER))[1] == 0
     again = make_model()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -248,6 +249,7 @@ def _run(
 ) -> Chains:
     """Chains in the coordinates of the sampler."""
 
+    @partial(jax.jit, inline=True)  # traced once for all programs of the chains
     def logdensity_fn(position, data, *key):
         coordinates, data = data
         return target.logdensity_fn(coordinates.to_values(position), data, *key)
