@@ -185,7 +185,7 @@ def test_interrupt_before_anything_is_done_is_raised(monkeypatch):
 
     monkeypatch.setattr(MODULE, "progress_bar", AtOnce)
     with pytest.raises(KeyboardInterrupt):
-        gp.fit(random.key(0), counts_model, AutoDelta(counts_model), *DATA, num_steps=1)
+        gp.fit(random.key(0), counts_model, None, *DATA, num_steps=1)
 
 
 # --------------------------------------------------------------------- failures

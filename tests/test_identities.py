@@ -429,7 +429,7 @@ def test_two_separate_mixtures_in_one_latent_are_refused():
         variational[name] = _mixture(dist.Normal(LOCS[:, :size], 1.0).to_event(1))
     processes = _processes(variational)
     with pytest.raises(ValueError, match=r"2 separate mixtures.*variational\.split"):
-        _ = (processes["f"](X) + processes["g"](X)).mean
+        jax.jit(lambda: (processes["f"](X) + processes["g"](X)).mean)()
 
 
 # -------------------------------------------------------------- q(v) and its KL
