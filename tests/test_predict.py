@@ -12,7 +12,11 @@ from scipy.stats import norm, poisson
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import to_arviz
+from svgp_ppl.prediction import averages
+from svgp_ppl.prediction.observe_sites import moments_of
+from svgp_ppl.prediction.posterior_model import PosteriorModel
 from tests.models import (
+    COUNTS_X,
     COUNTS_Z,
     GAUSSIAN_X,
     GAUSSIAN_Y,
@@ -379,3 +383,46 @@ def test_log_prob_checks_its_data():
         at_new.log_prob(Y_COUNTS[:5])
     with pytest.raises(ValueError, match=r"the integers 0, 1, 2.*among them is -1"):
         at_new.log_prob(-np.ones(6))
+
+
+class _WithoutMean(dist.Normal):
+    @property
+    def mean(self):
+        raise NotImplementedError
+
+
+def _two_sites(likelihood):
+    def model(x, y=None, z=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), COUNTS_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+        with numpyro.plate("others", len(x) - 3):
+            gp.observe("z", likelihood, f(x[3:]) + 1.0, obs=z)
+
+    draws = {"f": np.random.default_rng(0).normal(size=(6, 5))}
+    return gp.predict(model, draws, COUNTS_X)
+
+
+def test_moments_of_all_sites_come_from_one_run_of_the_model(monkeypatch):
+    runs, over_draws = [], PosteriorModel.over_draws
+
+    def counted(self, *args, **kwargs):
+        runs.append(args[2])
+        return over_draws(self, *args, **kwargs)
+
+    monkeypatch.setattr(PosteriorModel, "over_draws", counted)
+    found = _two_sites(gp.likelihoods.Gaussian(0.3))
+    together = [(at.mean, at.variance, at.latent_mean) for at in found.values()]
+    assert len(runs) == 1
+    for at, values in zip(found.values(), together, strict=True):
+        alone = at._sites.over_draws(at._name, "m", moments_of, averages.total_moments)
+        for name, value in zip(("mean", "variance", "latent_mean"), values):
+            np.testing.assert_allclose(value, alone[name], rtol=1e-12)
+
+
+def test_a_site_without_moments_leaves_those_of_the_others():
+    found = _two_sites(lambda f: _WithoutMean(f, 0.3))
+    assert np.all(found["y"].mean > 0.0)
+    with pytest.raises(NotImplementedError):
+        _ = found["z"].mean
+    assert found["z"].log_prob(np.zeros(17)).shape == (17,)

@@ -1,6 +1,7 @@
-"""The model at new inputs, one observe site of it at a time."""
+"""The model at new inputs: its observe sites, one at a time or all at once."""
 
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from typing import Any
 
 from svgp_ppl.checks import require_count
@@ -8,7 +9,7 @@ from svgp_ppl.expectations import (
     predictive_mean_and_variance,
     predictive_probabilities,
 )
-from svgp_ppl.prediction.averages import Average
+from svgp_ppl.prediction.averages import Average, by_name, total_moments
 from svgp_ppl.prediction.posterior_model import (
     ROWS_AT_A_TIME,
     PosteriorModel,
@@ -17,11 +18,11 @@ from svgp_ppl.prediction.posterior_model import (
 )
 from svgp_ppl.primitives import Expected
 
-__all__ = ["ObserveSites", "moments"]
+__all__ = ["ObserveSites", "moments_of"]
 
 
 class ObserveSites:
-    """The model at the new inputs, one observe site of it at a time."""
+    """The model at the new inputs: its observe sites, one at a time or all at once."""
 
     def __init__(self, runs: PosteriorModel, num_draws: int, chunk_size: int | None):
         self.runs, self.num_draws = runs, num_draws
@@ -48,6 +49,47 @@ class ObserveSites:
             *data: Further arrays.
             choose: Which draws; all of them if None.
         """
+        return self._over_draws(
+            [name],
+            (name, what),
+            lambda sites, *rest: function(sites[name], *rest),
+            average,
+            *data,
+            choose=choose,
+        )
+
+    def moments(self, name: str) -> dict[str, Any]:
+        """Moments of a site: the first time of all of them, in one run of the model.
+
+        Where those of another site are not known (its likelihood has no mean, say),
+        of this one by itself.
+        """
+        try:
+            return self._moments[name]
+        except (NotImplementedError, ValueError):
+            if len(self.runs.num_data) == 1:
+                raise
+            return self.over_draws(name, "moments", moments_of, total_moments)
+
+    @cached_property
+    def _moments(self) -> dict[str, dict[str, Any]]:
+        return self._over_draws(
+            list(self.runs.num_data),
+            ("moments",),
+            lambda sites, key: {n: moments_of(e, key) for n, e in sites.items()},
+            by_name(total_moments),
+        )
+
+    def _over_draws(
+        self,
+        names: list[str],
+        what: tuple,
+        function: Callable,
+        average: Average | None,
+        *data,
+        choose: Callable | None = None,
+    ) -> Any:
+        """``function({name: expected}, key, *data)``, likewise."""
         size, num_draws = self.chunk_size, self.num_draws
 
         def chunked(expected: Expected) -> Expected:
@@ -56,18 +98,22 @@ class ObserveSites:
             latent = expected.latent
             return Expected(expected.likelihood, latent, chunk_size=rows, **options)
 
-        rows = min(self.runs.num_data[name], ROWS_AT_A_TIME)
+        def of_sites(sites, *rest):
+            found = observed(sites)
+            return function({name: chunked(found[name]) for name in names}, *rest)
+
+        rows = min(sum(self.runs.num_data[name] for name in names), ROWS_AT_A_TIME)
         return self.runs.over_draws(
             every_draw(num_draws) if choose is None else choose,
-            lambda sites, *rest: function(chunked(observed(sites)[name]), *rest),
-            ("prediction", name, what, size, num_draws),
+            of_sites,
+            ("prediction", *what, size, num_draws),
             *data,
             batch_size=max(1, ROWS_AT_A_TIME // rows),
             average=average,
         )
 
 
-def moments(expected: Expected, key) -> dict[str, Any]:
+def moments_of(expected: Expected, key) -> dict[str, Any]:
     """Moments of latent and data under one draw."""
     marginal = expected.marginal()
     return {

@@ -27,7 +27,7 @@ def predict(
     chunk_size: int | None = None,
     **kwargs,
 ) -> dict[str, Prediction]:
-    """ObserveSites the model again at new inputs and predict at its ``observe`` sites.
+    """Run the model again at new inputs and predict at its ``observe`` sites.
 
     Args:
         model: The model that was fitted or sampled.
@@ -41,7 +41,8 @@ def predict(
         **kwargs: Keyword arguments of the model.
 
     Returns:
-        Site name -> :class:`Prediction`, computed when first read.
+        Site name -> :class:`Prediction`, computed when first read: the moments of all
+        sites together.
 
     Raises:
         ValueError: ``posterior`` is none of these or misses a process; or a key is

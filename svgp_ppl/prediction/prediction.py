@@ -15,7 +15,7 @@ from svgp_ppl.missing import checked_mask, filled, over_rows
 from svgp_ppl.observed import plate_axes
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
-from svgp_ppl.prediction.observe_sites import ObserveSites, moments
+from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import choose_draws
 from svgp_ppl.prediction.posterior_model import Draws, keys_of, observed
 from svgp_ppl.prediction.quantiles import cdf_of, inverted, of_labels
@@ -68,9 +68,7 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> dict[str, Any]:
-        return self._sites.over_draws(
-            self._name, "moments", moments, averages.total_moments
-        )
+        return self._sites.moments(self._name)
 
     @property
     def latent_mean(self) -> Array:
