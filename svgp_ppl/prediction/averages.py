@@ -133,19 +133,6 @@ def _moments_result(known: dict[str, Any]) -> dict[str, Any]:
 # Of latent and data: E = mean of means, Var = mean variance + spread of the means.
 total_moments = Average(_moments_of_batch, _moments_added, _moments_result)
 
-
-def by_name(average: Average) -> Average:
-    """The same average of every entry of a dict."""
-    return Average(
-        lambda values, weights: {
-            name: average.of_batch(value, weights) for name, value in values.items()
-        },
-        lambda a, b: {name: average.added(a[name], b[name]) for name in a},
-        lambda known: {name: average.result(known[name]) for name in known},
-        lambda shapes: {name: average.nothing(shapes[name]) for name in shapes},
-    )
-
-
 # The same with a covariance between all entries: of (means, covariances).
 total_covariance = Average(
     lambda values, weights: _spread(values, weights, _products),
@@ -167,3 +154,15 @@ log_mean_exp = Average(
     lambda known: known[0] - jnp.log(known[1]),
     lambda shapes: (_filled(shapes[0], -jnp.inf), _filled(shapes[1], 0.0)),
 )
+
+
+def by_name(average: Average) -> Average:
+    """The same average of every entry of a dict."""
+    return Average(
+        lambda values, weights: {
+            name: average.of_batch(value, weights) for name, value in values.items()
+        },
+        lambda a, b: {name: average.added(a[name], b[name]) for name in a},
+        lambda known: {name: average.result(known[name]) for name in known},
+        lambda shapes: {name: average.nothing(shapes[name]) for name in shapes},
+    )
