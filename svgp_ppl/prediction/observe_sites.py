@@ -65,14 +65,14 @@ class ObserveSites:
         of this one by itself.
         """
         try:
-            return self._moments[name]
+            return self._of_all_sites[name]
         except (NotImplementedError, ValueError):
             if len(self.runs.num_data) == 1:
                 raise
             return self.over_draws(name, "moments", moments_of, total_moments)
 
     @cached_property
-    def _moments(self) -> dict[str, dict[str, Any]]:
+    def _of_all_sites(self) -> dict[str, dict[str, Any]]:
         return self._over_draws(
             list(self.runs.num_data),
             ("moments",),
