@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import data_array
 from svgp_ppl.marginals import (
+    Block,
     Marginal,
     Terms,
     View,
@@ -243,11 +244,12 @@ class Latent:
         terms = tuple({(known(v), p): w for (v, p), w in t.items()} for t in self.terms)
         return replace(self, terms=terms)
 
-    def given_whitened(self) -> tuple[dict[str, Array], Array, Array]:
-        """ρ_n = b_n + Σ_c φ_cnᵀ v_c + N(0, r_n), for a latent of one component.
+    def given_whitened(self) -> tuple[dict[Block, Array], Array, Array]:
+        """ρ_n = b_n + Σ_b φ_bnᵀ v_b + N(0, r_n), for a latent of one component.
 
         Returns:
-            φ by process, [N, P, M]; b, [N]; r, [N].
+            φ by block of v (name of a process and number of an output), [N, M];
+            b, [N]; r, [N].
         """
         rows, residual = affine_rows(self.terms[0])
         return rows, self._offset()[0], residual

@@ -33,6 +33,7 @@ from svgp_ppl.variational import (
 )
 
 __all__ = [
+    "Block",
     "Marginal",
     "Terms",
     "View",
@@ -117,6 +118,7 @@ class View:
 
 Element = tuple[View, int]
 Terms = dict[Element, Any]  # element -> weight: a number, or an array [N]
+Block = tuple[str, int]  # the v of an output: name of its process, and number
 
 
 def marginal_moments(
@@ -218,26 +220,19 @@ def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]
     return mean, blocks, _shared_log_weights(views)
 
 
-def affine_rows(terms: Terms) -> tuple[dict[str, Array], Array]:
-    """A component as Σ_c φ_cᵀ v_c and what v leaves open, at each datum.
+def affine_rows(terms: Terms) -> tuple[dict[Block, Array], Array]:
+    """A component as Σ_b φ_bᵀ v_b and what v leaves open, at each datum.
 
     Returns:
-        φ by process, [N, P, M]; the residual variance, [N].
+        φ by block of v that it sees, [N, M]; the residual variance, [N].
     """
-    rows: dict[str, Array] = {}
-    seen = {}
-    for view in dict.fromkeys(view for view, _ in terms):
-        a, residual = _whiten(view, view.x)
-        outputs = view.process.num_outputs or 1
-        point = Projected(jnp.zeros((outputs, a.shape[1]), a.dtype), None)
-        variance = jnp.broadcast_to(residual, point.mean.shape)
-        seen[view] = _Seen(view.x, a, point, variance)
-        rows[view.process.name] = jnp.zeros((a.shape[1], outputs, len(a)), a.dtype)
+    seen = {view: _seen_once(view) for view in dict.fromkeys(view for view, _ in terms)}
+    rows: dict[Block, Array] = {}
     residual: Any = 0.0
     for element, weight in terms.items():
         view, p = element
-        share = (weight * seen[view].a).T
-        rows[view.process.name] = rows[view.process.name].at[:, p].add(share)
+        block = (view.process.name, p)
+        rows[block] = rows.get(block, 0.0) + (weight * seen[view].a).T
         for other, factor in terms.items():
             residual = residual + weight * factor * _covariance(element, other, seen)
     return rows, jnp.maximum(residual, 0.0)
@@ -262,6 +257,19 @@ def _whiten(view: View, x: LinearFunctional) -> tuple[Array, Array]:
     # The difference is positive up to the rounding of the factorisation.
     residual = x.variance(process.kernel) - column_sums(jnp.square(a))
     return a, jnp.maximum(residual, 0.0)
+
+
+def _seen_once(view: View) -> _Seen:
+    """A view given v, which all latents that see it share."""
+
+    def compute():
+        a, residual = _whiten(view, view.x)
+        outputs = view.process.num_outputs or 1
+        point = Projected(jnp.zeros((outputs, a.shape[1]), a.dtype), None)
+        variance = jnp.broadcast_to(residual, point.mean.shape)
+        return view, _Seen(view.x, a, point, variance)
+
+    return view.process.once(("given v", _identity(view)), compute)[1]
 
 
 def _project(view: View, x: LinearFunctional) -> _Seen:

@@ -151,6 +151,7 @@ MAY_IMPORT = {
         "likelihoods",
         "linalg",
         "expected",
+        "marginals",
         "variational",
     },
     "mcmc.target": {

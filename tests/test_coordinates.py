@@ -15,6 +15,7 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
+from svgp_ppl.mcmc import collapsed
 from svgp_ppl.mcmc.coordinates import fitted_start
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
@@ -273,6 +274,38 @@ def test_v_is_drawn_given_theta_and_the_data():
     assert np.max(np.abs(error)) < 4.5
     spread = np.cov(v.T) - expected
     assert np.max(np.abs(spread)) < 5.0 * np.sqrt(2 / 4000)
+
+
+def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
+    def model(x, y=None):
+        scale = numpyro.sample("scale", dist.Gamma(2.0, 4.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), X[::4], num_outputs=3)(x)
+        g = gp.sparse_gp("g", gp.kernels.RBF(1.0, 1.0), X[::5])(x)
+        gp.sparse_gp("unseen", gp.kernels.RBF(1.0, 1.0), X[::7])
+        likelihood = gp.likelihoods.Gaussian(scale)
+        with numpyro.plate("data", len(x)):
+            gp.observe("f_0", likelihood, f[..., 0], obs=y)
+            gp.observe("f_1", likelihood, f[..., 1] + g, obs=y)
+            gp.observe("f_1_again", likelihood, f[..., 1], obs=y)
+
+    sizes, factorised = [], collapsed.cholesky
+
+    def counted(matrix, jitter):
+        sizes.append(len(matrix))
+        return factorised(matrix, jitter)
+
+    monkeypatch.setattr(collapsed, "cholesky", counted)
+    target = Target(random.key(0), model, (X, Y), {}, {}, collapse=True)
+    one = {"scale": jnp.zeros(())}
+    target.logdensity_fn(one, target.data)
+    assert sorted(sizes) == [4, 4 + 3]
+    keys = random.split(random.key(2), 2000)
+    draws = jax.jit(jax.vmap(lambda key: target.constrain(one, target.data, key)))(keys)
+    assert draws["f"].shape == (2000, 3, 4)
+    for prior in (draws["f"][:, 2], draws["unseen"]):
+        spread = np.cov(np.asarray(prior).T) - np.eye(prior.shape[1])
+        assert np.max(np.abs(spread)) < 5.0 * np.sqrt(2 / 2000)
+    assert np.max(np.var(draws["f"][:, 1], axis=0)) < 0.9
 
 
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():

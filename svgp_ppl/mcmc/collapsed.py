@@ -11,7 +11,9 @@ Its integral over v is the bound of Titsias (2009, eq. 9),
     P = I + Φᵀ W Φ = C Cᵀ,
 
 and v given θ is N(P⁻¹ Φᵀ W (y − b), P⁻¹), from which it is drawn afterwards (Lalchand,
-Bruinsma, Burt & Rasmussen 2022).
+Bruinsma, Burt & Rasmussen 2022). A *block* of v belongs to one output of a process.
+Blocks that no datum sees together are independent given θ: P is block diagonal, and
+each group of blocks has a factorisation of its own.
 """
 
 import math
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
@@ -30,34 +33,37 @@ from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from svgp_ppl.marginals import Block
 from svgp_ppl.variational import unstack
 
 __all__ = ["collapsed", "conditional_of", "is_collapsible"]
 
 
 class Conditional(NamedTuple):
-    """v given θ and the data, v = C⁻ᵀ (shift + ε) with ε ~ N(0, I).
+    """The v of some blocks given θ and the data, v = C⁻ᵀ (shift + ε), ε ~ N(0, I).
 
     Attributes:
-        shift: Cᵀ E v, [T], of all processes.
+        blocks: Which blocks of v.
+        shift: Cᵀ E v, [T].
         precision_tril: C with C Cᵀ = P, [T, T].
-        constant: log density at v = 0, its normal constant left out.
     """
 
+    blocks: tuple[Block, ...]
     shift: Array
     precision_tril: Array
-    constant: Array
 
     def log_evidence(self) -> Float[Array, ""]:
-        """The integral over v."""
+        """The integral over v, by the density at v = 0 (without its constant)."""
         log_det = jnp.sum(jnp.log(jnp.diagonal(self.precision_tril)))
-        return self.constant - log_det + 0.5 * jnp.sum(jnp.square(self.shift))
+        return 0.5 * jnp.sum(jnp.square(self.shift)) - log_det
 
-    def draw(self, key) -> Float[Array, " T"]:
-        """A draw of v."""
-        noise = random.normal(key, self.shift.shape, self.shift.dtype)
-        rows = (self.shift + noise)[:, None]
-        return solve_lower_transposed(self.precision_tril, rows)[:, 0]
+    def draw(self, noise: dict[Block, Array]) -> dict[Block, Array]:
+        """v by block, from standard normal numbers by block, [M]."""
+        epsilon = [noise[block] for block in self.blocks]
+        right = self.shift + jnp.concatenate(epsilon)
+        v = solve_lower_transposed(self.precision_tril, right[:, None])[:, 0]
+        ends = np.cumsum([len(one) for one in epsilon])[:-1]
+        return dict(zip(self.blocks, jnp.split(v, ends)))
 
 
 def is_collapsible(model_trace: dict[str, dict]) -> bool:
@@ -97,7 +103,7 @@ def collapsed(model: Callable) -> Callable:
         found = _collect()
         with found:
             result = model(*args, **kwargs)
-        numpyro.factor("log_evidence", found.conditional().log_evidence())
+        numpyro.factor("log_evidence", found.log_evidence())
         return result
 
     return run
@@ -108,7 +114,7 @@ def conditional_of(model: Callable, args: tuple, kwargs: dict, key) -> dict[str,
     found = _collect()
     with found:
         model(*args, **kwargs)
-    return unstack(found.conditional().draw(key), found.shapes)
+    return found.draw(key)
 
 
 class _Integrated(dist.Distribution):
@@ -120,12 +126,30 @@ class _Integrated(dist.Distribution):
         super().__init__((), event_shape)
 
 
+class _Data(NamedTuple):
+    """The data of a site, y_n ~ N(b_n + Σ_b φ_bnᵀ v_b + N(0, r_n), 1/w_n).
+
+    Attributes:
+        y: [N].
+        rows: φ by block of v, [N, M].
+        offset: b, [N].
+        w: Precision, zero for data that are left out, [N].
+        constant: Σ_n log N(y_n; b_n, 1/w_n) − ½ w_n r_n.
+    """
+
+    y: Array
+    rows: dict[Block, Array]
+    offset: Array
+    w: Array
+    constant: Array
+
+
 class _collect(Messenger):
     """A NumPyro handler: takes the processes and the data away from those outside."""
 
     def __init__(self):
         self.shapes: dict[str, tuple] = {}
-        self._observed: list[tuple] = []
+        self._data: list[_Data] = []
         super().__init__()
 
     def process_message(self, msg: Any) -> None:
@@ -142,31 +166,69 @@ class _collect(Messenger):
             weight = jnp.asarray(mask, float)
             if msg["scale"] is not None:
                 weight = weight * msg["scale"]
-            self._observed.append((expected, jnp.asarray(msg["value"]), weight))
+            self._data.append(_data_of(expected, jnp.asarray(msg["value"]), weight))
             msg["stop"] = True
 
-    def conditional(self) -> Conditional:
-        """v given what was collected."""
-        size = sum(map(math.prod, self.shapes.values()))
-        precision, pull, constant = jnp.eye(size), jnp.zeros(size), jnp.zeros(())
-        for expected, y, weight in self._observed:
-            rows, offset, residual = expected.latent.given_whitened()
-            phi = self._stacked(rows, len(y))
-            scale = expected.likelihood.scale
-            # Data that a mask leaves out may be missing, and NaN.
-            y = jnp.where(weight > 0, y, offset)
-            w = jnp.broadcast_to(weight / jnp.square(scale), y.shape)
-            precision = precision + matmul(phi.T, w[:, None] * phi)
-            pull = pull + matmul(phi.T, w * (y - offset))
-            density = weight * dist.Normal(offset, scale).log_prob(y)
-            constant = constant + jnp.sum(density) - 0.5 * jnp.sum(w * residual)
-        tril = cholesky(precision, 0.0)
-        return Conditional(solve_lower(tril, pull[:, None])[:, 0], tril, constant)
+    def log_evidence(self) -> Float[Array, ""]:
+        """The integral over v."""
+        terms = [data.constant for data in self._data]
+        terms += [conditional.log_evidence() for conditional in self._conditionals()]
+        return jnp.sum(jnp.stack(terms))
 
-    def _stacked(self, rows: dict[str, Array], num_data: int) -> Float[Array, "N T"]:
-        """Φ, zero where a latent does not see a process."""
-        columns = []
-        for name, shape in self.shapes.items():
-            absent = jnp.zeros((num_data, math.prod(shape)))
-            columns.append(rows[name].reshape(absent.shape) if name in rows else absent)
-        return jnp.concatenate(columns, axis=1)
+    def draw(self, key) -> dict[str, Array]:
+        """v of every process given θ and the data."""
+        size = sum(map(math.prod, self.shapes.values()))
+        noise = unstack(random.normal(key, (size,)), self.shapes)
+        # Blocks that no datum sees stay as they are, draws of the prior.
+        drawn = {(n, p): jnp.atleast_2d(noise[n])[p] for n, p in self._blocks()}
+        for conditional in self._conditionals():
+            drawn |= conditional.draw(drawn)
+        return unstack(jnp.concatenate(list(drawn.values())), self.shapes)
+
+    def _blocks(self) -> list[Block]:
+        """All blocks of v, in the order in which they are stacked."""
+        return [
+            (name, p)
+            for name, shape in self.shapes.items()
+            for p in range(math.prod(shape[:-1]))
+        ]
+
+    def _conditionals(self) -> list[Conditional]:
+        """v given the data: blocks that no datum sees together are independent."""
+        groups: list[set[Block]] = []
+        for data in self._data:
+            met = [group for group in groups if group & data.rows.keys()]
+            groups = [group for group in groups if group not in met]
+            groups.append(set(data.rows).union(*met))
+        return [
+            _conditional(
+                [block for block in self._blocks() if block in group],
+                [data for data in self._data if group & data.rows.keys()],
+            )
+            for group in groups
+        ]
+
+
+def _data_of(expected: Expected, y: Array, weight: Array) -> _Data:
+    rows, offset, residual = expected.latent.given_whitened()
+    scale = expected.likelihood.scale
+    # Data that a mask leaves out may be missing, and NaN.
+    y = jnp.where(weight > 0, y, offset)
+    w = jnp.broadcast_to(weight / jnp.square(scale), y.shape)
+    density = weight * dist.Normal(offset, scale).log_prob(y)
+    constant = jnp.sum(density) - 0.5 * jnp.sum(w * residual)
+    return _Data(y, rows, offset, w, constant)
+
+
+def _conditional(blocks: list[Block], seen: list[_Data]) -> Conditional:
+    """Some blocks of v given the data that see them."""
+    shape = {block: rows.shape for data in seen for block, rows in data.rows.items()}
+    size = sum(shape[block][1] for block in blocks)
+    precision, pull = jnp.eye(size), jnp.zeros(size)
+    for data in seen:
+        absent = {b: jnp.zeros((len(data.y), shape[b][1])) for b in blocks}
+        phi = jnp.concatenate([data.rows.get(b, absent[b]) for b in blocks], axis=1)
+        precision = precision + matmul(phi.T, data.w[:, None] * phi)
+        pull = pull + matmul(phi.T, data.w * (data.y - data.offset))
+    tril = cholesky(precision, 0.0)
+    return Conditional(tuple(blocks), solve_lower(tril, pull[:, None])[:, 0], tril)
