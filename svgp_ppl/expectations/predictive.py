@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from svgp_ppl.batches import in_batches
 from svgp_ppl.expectations.log_average import climb, log_average_by_trapezoid
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
@@ -163,6 +164,6 @@ def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array |
     if isinstance(support, type(dist.constraints.integer_interval(0, 1))):
         interval: Any = support
         labels = jnp.arange(int(interval.upper_bound) + 1)
-        each = jax.lax.map(probability, labels, batch_size=_LABELS_AT_A_TIME)
+        each = in_batches(probability, labels, _LABELS_AT_A_TIME)
         return jnp.moveaxis(each, 0, -1)
     return None

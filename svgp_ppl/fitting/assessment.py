@@ -19,6 +19,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 
+from svgp_ppl.batches import in_batches
 from svgp_ppl.compilation import call, is_array, look
 from svgp_ppl.diagnostics.fitted import Data, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
@@ -213,7 +214,7 @@ class _Assessment:
                 log_weight = _log_density(model_trace) - _log_density(guide_trace)
                 return log_weight, _cdf(model_trace)
 
-            return jax.lax.map(one, keys, batch_size=_DRAWS_AT_A_TIME)
+            return in_batches(one, keys, _DRAWS_AT_A_TIME)
 
         keys = random.split(random.key(_SEED), _NUM_DRAWS)
         made_of = ("weights of a fit", *self.made_of)

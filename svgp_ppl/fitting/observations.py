@@ -17,6 +17,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.distributions.util import scale_and_mask
 
+from svgp_ppl.batches import in_batches
 from svgp_ppl.diagnostics.fitted import Inputs, Moments, Site
 from svgp_ppl.expectations import (
     GaussHermite,
@@ -272,8 +273,7 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
             total += value(start, start.mean + shift, _covariance(start))
         return total
 
-    batch = min(_DRAWS_AT_A_TIME, num_draws)
-    return log_weights + jax.lax.map(log_likelihood, draws, batch_size=batch)
+    return log_weights + in_batches(log_likelihood, draws, _DRAWS_AT_A_TIME)
 
 
 def _coarser(expected: Expected, site: dict, marginal: Any) -> Any:

@@ -36,7 +36,7 @@ from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transpose
 from svgp_ppl.marginals import Block
 from svgp_ppl.variational import unstack
 
-__all__ = ["collapsed", "conditional_of", "is_collapsible"]
+__all__ = ["collapsed", "is_collapsible", "recovered"]
 
 
 class Conditional(NamedTuple):
@@ -109,12 +109,18 @@ def collapsed(model: Callable) -> Callable:
     return run
 
 
-def conditional_of(model: Callable, args: tuple, kwargs: dict, key) -> dict[str, Array]:
-    """A draw of v of every process given the values that handlers give to θ."""
-    found = _collect()
-    with found:
-        model(*args, **kwargs)
-    return found.draw(key)
+def recovered(model: Callable, key) -> Callable:
+    """The model with a draw of v given θ and the data as ``deterministic`` sites."""
+
+    def run(*args, **kwargs):
+        found = _collect()
+        with found:
+            result = model(*args, **kwargs)
+        for name, v in found.draw(key).items():
+            numpyro.deterministic(name, v)
+        return result
+
+    return run
 
 
 class _Integrated(dist.Distribution):

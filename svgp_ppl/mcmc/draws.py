@@ -10,6 +10,7 @@ import numpy as np
 from jax import random
 from jax.scipy.special import logsumexp
 
+from svgp_ppl.batches import in_batches
 from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics import Axes, to_arviz
 from svgp_ppl.handlers import trace_of
@@ -19,6 +20,8 @@ from svgp_ppl.mcmc.target import Target
 from svgp_ppl.observed import known_part, known_terms, log_probability
 
 __all__ = ["as_arviz"]
+
+_DRAWS_AT_A_TIME = 64
 
 
 def as_arviz(
@@ -117,7 +120,7 @@ def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> An
     def run(draws, data):
         leading = jax.tree.leaves(draws)[0].shape[:2]
         flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), draws)
-        each = jax.lax.map(lambda one: function(one, data), flat, batch_size=64)
+        each = in_batches(lambda one: function(one, data), flat, _DRAWS_AT_A_TIME)
         return jax.tree.map(lambda x: jnp.reshape(x, (*leading, *x.shape[1:])), each)
 
     return jax.device_get(call(run, made_of, draws, data))

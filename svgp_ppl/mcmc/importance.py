@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from svgp_ppl.batches import in_batches
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.compilation import Program, call, find
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
@@ -162,7 +163,7 @@ def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
             return position, target.logdensity_fn(values, data) - log_q
 
         keys = random.split(key, num_proposals)
-        return jax.lax.map(one, keys, batch_size=min(_BATCH, num_proposals))
+        return in_batches(one, keys, _BATCH)
 
     made_of = ("importance weights", num_proposals, *target.made_of)
     return find(run, made_of, *_arguments(key, start))

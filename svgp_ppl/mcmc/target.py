@@ -30,7 +30,7 @@ from svgp_ppl.handlers import (
     subsampled,
     trace_of,
 )
-from svgp_ppl.mcmc.collapsed import collapsed, conditional_of, is_collapsible
+from svgp_ppl.mcmc.collapsed import collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observed import Data as Observed
 from svgp_ppl.observed import data_of, known_rows, plate_axes
@@ -198,10 +198,10 @@ class Target:
         """The model with its parameters frozen and its noise drawn from a key."""
         return seed(substitute(self._model, data=dict(params)), key)
 
-    def _to_sample(self, key, data: Data) -> Callable:
-        """The same in the sites that are sampled: without v, or with ξ in its place."""
+    def _to_sample(self, model: Callable, key, data: Data) -> Callable:
+        """The same of a model in the sites that are sampled: with ξ in place of v."""
         # Inside of seed, so that the noise has the keys that it has in the model.
-        model = in_sites(self._of_latent, data.sites)
+        model = in_sites(model, data.sites)
         return seed(substitute(model, data=data.params), key)
 
     def logdensity_fn(self, position: dict, data: Data, key=None) -> jax.Array:
@@ -217,9 +217,11 @@ class Target:
             return -jnp.asarray(potential_energy(estimate, args, kwargs, position))
 
         def at_noise(key):
-            model = self._to_sample(key, data)
+            model = self._to_sample(self._of_latent, key, data)
             return -jnp.asarray(potential_energy(model, args, kwargs, position))
 
+        if len(data.noise_keys) == 1:  # sooner traced
+            return at_noise(data.noise_keys[0])
         # What does not depend on the noise is computed once.
         return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
 
@@ -229,12 +231,9 @@ class Target:
         A v that is integrated out is drawn from the key.
         """
         args, kwargs = self.combine(data.arrays)
-        model = self._to_sample(data.noise_keys[0], data)
+        model = recovered(self._model, key) if self.is_collapsed else self._model
+        model = self._to_sample(model, data.noise_keys[0], data)
         values = constrain_fn(model, args, kwargs, position, return_deterministic=True)
-        if self.is_collapsed:
-            model = self.with_noise(data.noise_keys[0], data.params)
-            given = substitute(model, data=values)
-            values |= conditional_of(given, args, kwargs, key)
         left_out = self._facts.layers | set(map(base_of, data.sites))
         return {n: v for n, v in values.items() if n not in left_out}
 
@@ -248,7 +247,7 @@ class Target:
             )
         args, kwargs = self.combine(data.arrays)
         latent = {name: values[name] for name in self.latent_names}
-        model = self._to_sample(data.noise_keys[0], data)
+        model = self._to_sample(self._of_latent, data.noise_keys[0], data)
         return unconstrain_fn(model, args, kwargs, latent)
 
     def initial_positions(self, key, num_chains: int) -> dict:
@@ -256,7 +255,7 @@ class Target:
 
         def draw(key, data):
             args, kwargs = self.combine(data.arrays)
-            model = self._to_sample(data.noise_keys[0], data)
+            model = self._to_sample(self._of_latent, data.noise_keys[0], data)
             sites = trace_of(model, args, kwargs, key=key)
             example = self.unconstrain(
                 {name: sites[name]["value"] for name in self.latent_names}, data

@@ -16,6 +16,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.handlers import substitute
 
+from svgp_ppl.batches import filled_batches, in_batches
 from svgp_ppl.checks import is_concrete, require_arguments
 from svgp_ppl.compilation import (
     as_jax_arrays,
@@ -272,8 +273,7 @@ class PosteriorModel:
 
             draws = tuple(choose(key, *data))
             if average is None:
-                size = None if batch_size == 1 else batch_size
-                return jax.lax.map(one, draws, batch_size=size)
+                return in_batches(one, draws, batch_size)
             return averaged(one, draws, average, batch_size)
 
         key = random.key(0) if self.key is None else self.key
@@ -288,12 +288,10 @@ class PosteriorModel:
 def averaged(function: Callable, draws: Any, average: Average, size: int) -> Any:
     """The average of ``function(draw)``, ``size`` draws at a time."""
     num_draws = len(jax.tree.leaves(draws)[0])
-    size = min(size, num_draws)
-    num_batches = -(-num_draws // size)
-    # The last batch is filled up with the last draw, which does not count again.
-    places = jnp.arange(num_batches * size)
-    weights = (places < num_draws).astype(float).reshape(num_batches, size)
-    rows = jnp.minimum(places, num_draws - 1).reshape(num_batches, size)
+    rows = jnp.asarray(filled_batches(num_draws, size))
+    num_batches, size = rows.shape
+    # What the last batch is filled up with does not count again.
+    weights = (jnp.arange(rows.size) < num_draws).astype(float).reshape(rows.shape)
 
     def known_of(batch):
         rows, weights = batch
