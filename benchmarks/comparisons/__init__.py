@@ -1,0 +1,1 @@
+"""Models that people come with, fitted here and elsewhere, or in several ways here."""
