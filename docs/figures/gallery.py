@@ -15,7 +15,12 @@ from PIL import Image
 
 DOCS = Path(__file__).parent.parent
 WIDTH = 480
-CHOSEN = {"01_first_model": -2, "05_diagnosing_mcmc": 0, "11_ordinal_ratings": 2}
+CHOSEN = {
+    "01_first_model": -2,
+    "05_diagnosing_mcmc": 0,
+    "11_ordinal_ratings": 2,
+    "13_latent_inputs": 0,
+}
 HEAD = """# Gallery
 
 The notebooks by a picture. Made by `python docs/figures/gallery.py`.
