@@ -4,7 +4,7 @@ Havasi, Hernández-Lobato & Murillo-Fuentes (2018): stochastic-gradient Hamilton
 Carlo for the inducing values of all layers, and moving-window Monte Carlo EM for the
 hyperparameters and inducing inputs, against doubly stochastic variational inference
 (Salimbeni & Deisenroth 2017). The model is that of the papers' experiments, with 50
-inducing inputs a layer.
+inducing inputs a layer and minibatches of 200 rows.
 """
 
 import time
@@ -18,7 +18,7 @@ import svgp_ppl as gp
 from benchmarks.papers.deep.regression import gaussian, model_of
 
 SETS = ("boston", "energy")
-NUM_INDUCING, NUM_STEPS = 50, 5000
+NUM_INDUCING, NUM_STEPS, BATCH_SIZE = 50, 5000, 200
 CHAINS = {"num_chains": 4, "num_warmup": 500, "num_samples": 250}
 
 
@@ -35,7 +35,7 @@ def runs(seeds):
 def runs_of(num_layers, seed, held):
     """A fit, and chains from it."""
     layers = gp.deep.layers(held.x, num_layers, NUM_INDUCING)
-    model = model_of(layers, None, gaussian)
+    model = model_of(layers, BATCH_SIZE, gaussian)
     key = random.key(seed)
     case = f"{num_layers} layer{'s' * (num_layers > 1)}"
     begun = time.perf_counter()
