@@ -19,7 +19,8 @@ from benchmarks.papers.deep.regression import gaussian, model_of
 
 SETS = ("boston", "energy")
 NUM_INDUCING, NUM_STEPS, BATCH_SIZE = 50, 5000, 200
-CHAINS = {"num_chains": 4, "num_warmup": 500, "num_samples": 250}
+ROUNDS = {"num_chains": 2, "num_steps": 600}
+CHAINS = {"num_chains": 2, "num_warmup": 150, "num_samples": 150}
 
 
 def runs(seeds):
@@ -46,7 +47,7 @@ def runs_of(num_layers, seed, held):
     yield scored(f"{case}, fit", seed, begun, held, model, fit)
     key_em, key_sample = random.split(random.fold_in(key, 1))
     data = (held.x, held.y)
-    params = gp.mcmc.moving_window_em(key_em, model, *data, init=fit, num_steps=2000)
+    params = gp.mcmc.moving_window_em(key_em, model, *data, init=fit, **ROUNDS)
     draws = gp.sample(
         key_sample,
         model,
