@@ -63,7 +63,9 @@ def test_it_finds_the_maximum_of_the_evidence(precision, batch_size):
         regression,
         *data,
         init=(guide, start),
-        sampler=gp.mcmc.SGHMC(step_size=0.1),
+        # With minibatches the bias of the chains, and of what they lead to, is of the
+        # order of their step: −0.15 in log σ_f² at 0.1, −0.07 here (three keys each).
+        sampler=gp.mcmc.SGHMC(step_size=0.1 if batch_size is None else 0.03),
         num_steps=20_000,  # the variance comes from far, slowly
     )
     for name, value in expected.items():

@@ -55,7 +55,7 @@ THETA = {"variance": 0.8, "lengthscale": 1.5, "noise": 0.2}
 
 def regression(x, y, z, theta):
     kernel = gp.kernels.RBF(theta["variance"], theta["lengthscale"])
-    f = gp.sparse_gp("f", kernel, z)
+    f = gp.sparse_gp("f", kernel, z, jitter=1e-6 * theta["variance"])
     with numpyro.plate("data", len(x)):
         gp.observe("y", gp.likelihoods.Gaussian(theta["noise"]), f(x), obs=y)
 
@@ -173,10 +173,11 @@ def test_there_is_no_false_alarm(precision):
         fit, args = settled(y, **options)
         found = report(fit, *args)
         assert found.is_healthy, str(found)
-        assert (
-            "500 steps, bound -40.000 nats; 60 rows; all weights alike."
-            in found.summary
+        # In single precision rounding may make them differ a little.
+        alike = (
+            "all weights alike" if precision == 64 else "(all weights alike|k-hat 0.0)"
         )
+        assert re.search(f"500 steps, bound -40.000 nats; 60 rows; {alike}", str(found))
 
 
 def test_a_second_report_compiles_nothing():

@@ -291,6 +291,20 @@ def test_start_that_is_not_finite_names_the_process():
     assert "rows 1 and 2 of z, are 0 apart" in message
 
 
+def test_start_that_is_not_finite_says_what_was_refused():
+    def model(x, y):
+        scale = numpyro.sample("scale", dist.HalfNormal())
+        f = gp.sparse_gp("f", gp.kernels.RBF(scale - jnp.inf, 1.0), DATA[0][:3])
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(1.0), f(x), obs=y)
+
+    with pytest.raises(FloatingPointError) as error:
+        gp.sample(random.key(0), model, *DATA, num_chains=1, progress=False)
+    first, second = str(error.value).splitlines()
+    assert first.endswith("is not finite where they start.")
+    assert second == "the variance of process 'f' must be positive, and is -inf."
+
+
 # ---------------------------------------------------------------- what is compiled
 
 

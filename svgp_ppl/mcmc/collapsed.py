@@ -203,6 +203,8 @@ class _collect(Messenger):
         """v given the data: blocks that no datum sees together are independent."""
         groups: list[set[Block]] = []
         for data in self._data:
+            if not data.rows:
+                continue
             met = [group for group in groups if group & data.rows.keys()]
             groups = [group for group in groups if group not in met]
             groups.append(set(data.rows).union(*met))

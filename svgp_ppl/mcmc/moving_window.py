@@ -57,8 +57,9 @@ def moving_window_em(
     Murillo-Fuentes 2018). The latent sites v of the model, whitened values and all
     others, are what is sampled; a plate with ``subsample_size`` gives both steps a
     minibatch of its own, one without gives them all data. The result is the mean of the
-    second half of the iterates. It says nothing about the posterior of v: sample that
-    with ``gp.sample``, at these values.
+    second half of the iterates, biased as the chains are by their step size: compare
+    with half of it. It says nothing about the posterior of v: sample that with
+    ``gp.sample``, at these values.
 
     Args:
         key: Random key.

@@ -282,12 +282,15 @@ def _explained(
     """Why the log density is not finite where a chain starts."""
     first = jax.tree.map(lambda leaf: leaf[error.chains[0]], start.positions)
     try:
-        values = target.constrain(start.coordinates.to_values(first), start.data)
+        position = start.coordinates.to_values(first)
+        values = target.constrain(position, start.data, random.key(0))
         reason = explain_non_finite(
             target.trace_at(values),
             otherwise="Every process and observed site is finite there: look at the "
             "priors of the other latent sites, or start from a fit with init=.",
         )
+    except ValueError as refused:  # of a process, a likelihood or a distribution
+        reason = str(refused)
     except Exception as failure:
         reason = f"(Looking for the cause failed: {type(failure).__name__}: {failure})"
     return FloatingPointError(
