@@ -25,8 +25,8 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import data_array
 from svgp_ppl.marginals import (
-    Block,
     Marginal,
+    Output,
     Terms,
     View,
     affine_rows,
@@ -244,11 +244,11 @@ class Latent:
         terms = tuple({(known(v), p): w for (v, p), w in t.items()} for t in self.terms)
         return replace(self, terms=terms)
 
-    def given_whitened(self) -> tuple[dict[Block, Array], Array, Array]:
-        """ρ_n = b_n + Σ_b φ_bnᵀ v_b + N(0, r_n), for a latent of one component.
+    def given_whitened(self) -> tuple[dict[Output, Array], Array, Array]:
+        """ρ_n = b_n + Σ_o φ_onᵀ v_o + N(0, r_n), for a latent of one component.
 
         Returns:
-            φ by block of v (name of a process and number of an output), [N, M];
+            φ by output (name of its process, and number), [N, M];
             b, [N]; r, [N].
         """
         rows, residual = affine_rows(self.terms[0])

@@ -33,8 +33,8 @@ from svgp_ppl.variational import (
 )
 
 __all__ = [
-    "Block",
     "Marginal",
+    "Output",
     "Terms",
     "View",
     "affine_rows",
@@ -118,7 +118,7 @@ class View:
 
 Element = tuple[View, int]
 Terms = dict[Element, Any]  # element -> weight: a number, or an array [N]
-Block = tuple[str, int]  # the v of an output: name of its process, and number
+Output = tuple[str, int]  # name of its process, and number
 
 
 def marginal_moments(
@@ -220,19 +220,19 @@ def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]
     return mean, blocks, _shared_log_weights(views)
 
 
-def affine_rows(terms: Terms) -> tuple[dict[Block, Array], Array]:
-    """A component as Σ_b φ_bᵀ v_b and what v leaves open, at each datum.
+def affine_rows(terms: Terms) -> tuple[dict[Output, Array], Array]:
+    """A component as Σ_o φ_oᵀ v_o and what v leaves open, at each datum.
 
     Returns:
-        φ by block of v that it sees, [N, M]; the residual variance, [N].
+        φ by output that it sees, [N, M]; the residual variance, [N].
     """
     seen = {view: _seen_once(view) for view in dict.fromkeys(view for view, _ in terms)}
-    rows: dict[Block, Array] = {}
+    rows: dict[Output, Array] = {}
     residual: Any = 0.0
     for element, weight in terms.items():
         view, p = element
-        block = (view.process.name, p)
-        rows[block] = rows.get(block, 0.0) + (weight * seen[view].a).T
+        output = (view.process.name, p)
+        rows[output] = rows.get(output, 0.0) + (weight * seen[view].a).T
         for other, factor in terms.items():
             residual = residual + weight * factor * _covariance(element, other, seen)
     return rows, jnp.maximum(residual, 0.0)

@@ -287,6 +287,7 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
             gp.observe("f_0", likelihood, f[..., 0], obs=y)
             gp.observe("f_1", likelihood, f[..., 1] + g, obs=y)
             gp.observe("f_1_again", likelihood, f[..., 1], obs=y)
+            gp.observe("level", likelihood, 0.0 * f[..., 2] + scale, obs=y)
 
     sizes, factorised = [], collapsed.cholesky
 

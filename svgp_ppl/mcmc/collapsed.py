@@ -11,9 +11,9 @@ Its integral over v is the bound of Titsias (2009, eq. 9),
     P = I + Φᵀ W Φ = C Cᵀ,
 
 and v given θ is N(P⁻¹ Φᵀ W (y − b), P⁻¹), from which it is drawn afterwards (Lalchand,
-Bruinsma, Burt & Rasmussen 2022). A *block* of v belongs to one output of a process.
-Blocks that no datum sees together are independent given θ: P is block diagonal, and
-each group of blocks has a factorisation of its own.
+Bruinsma, Burt & Rasmussen 2022). Outputs of processes that no datum sees together are
+independent given θ: P is block diagonal, and each group of outputs has a factorisation
+of its own.
 """
 
 import math
@@ -33,22 +33,22 @@ from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
-from svgp_ppl.marginals import Block
+from svgp_ppl.marginals import Output
 from svgp_ppl.variational import unstack
 
 __all__ = ["collapsed", "is_collapsible", "recovered"]
 
 
 class Conditional(NamedTuple):
-    """The v of some blocks given θ and the data, v = C⁻ᵀ (shift + ε), ε ~ N(0, I).
+    """The v of some outputs given θ and the data, v = C⁻ᵀ (shift + ε), ε ~ N(0, I).
 
     Attributes:
-        blocks: Which blocks of v.
+        outputs: Which outputs of which processes.
         shift: Cᵀ E v, [T].
         precision_tril: C with C Cᵀ = P, [T, T].
     """
 
-    blocks: tuple[Block, ...]
+    outputs: tuple[Output, ...]
     shift: Array
     precision_tril: Array
 
@@ -57,13 +57,13 @@ class Conditional(NamedTuple):
         log_det = jnp.sum(jnp.log(jnp.diagonal(self.precision_tril)))
         return 0.5 * jnp.sum(jnp.square(self.shift)) - log_det
 
-    def draw(self, noise: dict[Block, Array]) -> dict[Block, Array]:
-        """v by block, from standard normal numbers by block, [M]."""
-        epsilon = [noise[block] for block in self.blocks]
+    def draw(self, noise: dict[Output, Array]) -> dict[Output, Array]:
+        """v by output, from standard normal numbers by output, [M]."""
+        epsilon = [noise[output] for output in self.outputs]
         right = self.shift + jnp.concatenate(epsilon)
         v = solve_lower_transposed(self.precision_tril, right[:, None])[:, 0]
         ends = np.cumsum([len(one) for one in epsilon])[:-1]
-        return dict(zip(self.blocks, jnp.split(v, ends)))
+        return dict(zip(self.outputs, jnp.split(v, ends)))
 
 
 def is_collapsible(model_trace: dict[str, dict]) -> bool:
@@ -133,18 +133,18 @@ class _Integrated(dist.Distribution):
 
 
 class _Data(NamedTuple):
-    """The data of a site, y_n ~ N(b_n + Σ_b φ_bnᵀ v_b + N(0, r_n), 1/w_n).
+    """The data of a site, y_n ~ N(b_n + Σ_o φ_onᵀ v_o + N(0, r_n), 1/w_n).
 
     Attributes:
         y: [N].
-        rows: φ by block of v, [N, M].
+        rows: φ by output, [N, M].
         offset: b, [N].
         w: Precision, zero for data that are left out, [N].
         constant: Σ_n log N(y_n; b_n, 1/w_n) − ½ w_n r_n.
     """
 
     y: Array
-    rows: dict[Block, Array]
+    rows: dict[Output, Array]
     offset: Array
     w: Array
     constant: Array
@@ -185,14 +185,14 @@ class _collect(Messenger):
         """v of every process given θ and the data."""
         size = sum(map(math.prod, self.shapes.values()))
         noise = unstack(random.normal(key, (size,)), self.shapes)
-        # Blocks that no datum sees stay as they are, draws of the prior.
-        drawn = {(n, p): jnp.atleast_2d(noise[n])[p] for n, p in self._blocks()}
+        # Outputs that no datum sees stay as they are, draws of the prior.
+        drawn = {(n, p): jnp.atleast_2d(noise[n])[p] for n, p in self._outputs()}
         for conditional in self._conditionals():
             drawn |= conditional.draw(drawn)
         return unstack(jnp.concatenate(list(drawn.values())), self.shapes)
 
-    def _blocks(self) -> list[Block]:
-        """All blocks of v, in the order in which they are stacked."""
+    def _outputs(self) -> list[Output]:
+        """All outputs, in the order in which their v are stacked."""
         return [
             (name, p)
             for name, shape in self.shapes.items()
@@ -200,8 +200,8 @@ class _collect(Messenger):
         ]
 
     def _conditionals(self) -> list[Conditional]:
-        """v given the data: blocks that no datum sees together are independent."""
-        groups: list[set[Block]] = []
+        """v given the data: outputs that no datum sees together are independent."""
+        groups: list[set[Output]] = []
         for data in self._data:
             if not data.rows:
                 continue
@@ -210,7 +210,7 @@ class _collect(Messenger):
             groups.append(set(data.rows).union(*met))
         return [
             _conditional(
-                [block for block in self._blocks() if block in group],
+                [output for output in self._outputs() if output in group],
                 [data for data in self._data if group & data.rows.keys()],
             )
             for group in groups
@@ -228,15 +228,15 @@ def _data_of(expected: Expected, y: Array, weight: Array) -> _Data:
     return _Data(y, rows, offset, w, constant)
 
 
-def _conditional(blocks: list[Block], seen: list[_Data]) -> Conditional:
-    """Some blocks of v given the data that see them."""
-    shape = {block: rows.shape for data in seen for block, rows in data.rows.items()}
-    size = sum(shape[block][1] for block in blocks)
+def _conditional(outputs: list[Output], seen: list[_Data]) -> Conditional:
+    """The v of some outputs given the data that see them."""
+    shape = {output: rows.shape for data in seen for output, rows in data.rows.items()}
+    size = sum(shape[output][1] for output in outputs)
     precision, pull = jnp.eye(size), jnp.zeros(size)
     for data in seen:
-        absent = {b: jnp.zeros((len(data.y), shape[b][1])) for b in blocks}
-        phi = jnp.concatenate([data.rows.get(b, absent[b]) for b in blocks], axis=1)
+        absent = {o: jnp.zeros((len(data.y), shape[o][1])) for o in outputs}
+        phi = jnp.concatenate([data.rows.get(o, absent[o]) for o in outputs], axis=1)
         precision = precision + matmul(phi.T, data.w[:, None] * phi)
         pull = pull + matmul(phi.T, data.w * (data.y - data.offset))
     tril = cholesky(precision, 0.0)
-    return Conditional(tuple(blocks), solve_lower(tril, pull[:, None])[:, 0], tril)
+    return Conditional(tuple(outputs), solve_lower(tril, pull[:, None])[:, 0], tril)
