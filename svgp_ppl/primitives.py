@@ -51,7 +51,7 @@ def sparse_gp(
     *,
     mean: Callable | None = None,
     num_outputs: int | None = None,
-    jitter: float | None = None,
+    jitter: float | Array | None = None,
 ) -> SparseGP:
     """f ~ GP(mean, kernel), seen through M inducing inputs z.
 
@@ -70,9 +70,9 @@ def sparse_gp(
         mean: Mean function x [N, D] -> [N] (or [N, num_outputs]); None for zero.
         num_outputs: Number of independent processes that share kernel and z; None
             for one, without an axis for it.
-        jitter: Absolute amount on the diagonal of k(z, z), in place of the default
-            (relative, by precision: ``linalg.default_jitter``; relative to each
-            variance where features are no points).
+        jitter: Absolute amount on the diagonal of k(z, z), a scalar, in place of the
+            default (relative, by precision: ``linalg.default_jitter``; relative to
+            each variance where features are no points).
 
     Returns:
         The process: call it with inputs [N, D] for a latent.
