@@ -48,34 +48,62 @@ def page(paper: Paper, folder: Path) -> str:
 
 
 def first_line(published: list[Published], folder: Path) -> str:
-    """What is worse than published by more than two standard errors."""
-    worse, compared, seen = [], 0, set()
-    for one in published:
-        for experiment in experiments_of(one):
-            if experiment in seen:
-                continue
-            seen.add(experiment)
-            budget, runs = results.found(experiment, folder)
-            for row in results.rows(experiment, runs):
-                compared += sum(cell.is_comparable for cell in row.cells)
-                for cell in row.cells:
-                    if cell.is_worse:
-                        case = label(row.case)
-                        gap = shown(cell.difference, cell.measure, signed=True)
-                        what = f"{experiment.name} ({budget} budget), {case}"
-                        words = f"{what}: {cell.measure.name} {gap}"
-                        worse.append(words)
-    if not compared:
+    """How many scores are worse than published by more than two standard errors.
+
+    Of runs at the paper's budget each one is named; of quick ones the experiments are,
+    and the tables have the scores.
+    """
+    cells: dict[str, dict[str, list[tuple[str, Cell]]]] = {"paper": {}, "quick": {}}
+    for experiment in dict.fromkeys(
+        e for one in published for e in experiments_of(one)
+    ):
+        budget, runs = results.found(experiment, folder)
+        cells[budget][experiment.name] = [
+            (label(row.case), cell)
+            for row in results.rows(experiment, runs)
+            for cell in row.cells
+            if cell.is_comparable
+        ]
+    lines = [
+        _compared(budget, {name: each for name, each in of_budget.items() if each})
+        for budget, of_budget in cells.items()
+    ]
+    if not any(lines):
         return "The paper prints no score that stands beside one of these."
-    if not worse:
-        return (
-            f"None of the {compared} scores with a published value is worse than that "
-            "by more than two standard errors."
+    return "\n\n".join(filter(None, lines))
+
+
+def _compared(budget: str, cells: dict[str, list[tuple[str, Cell]]]) -> str:
+    """The line of one budget; empty where nothing was compared."""
+    number = sum(map(len, cells.values()))
+    worse = {
+        name: [(case, cell) for case, cell in each if cell.is_worse]
+        for name, each in cells.items()
+    }
+    total = sum(map(len, worse.values()))
+    if not number:
+        return ""
+    if budget == "paper":
+        named = "; ".join(
+            f"{name}, {case}: {cell.measure.name} "
+            f"{shown(cell.difference, cell.measure, signed=True)}"
+            for name, each in worse.items()
+            for case, cell in each
         )
-    return (
-        f"**{len(worse)} of the {compared} scores with a published value are worse "
-        f"than that by more than two standard errors:** {'; '.join(worse)}."
+        begin = "With the settings of the paper"
+    else:
+        named = ", ".join(
+            f"{name} {len(each)} of {len(cells[name])}"
+            for name, each in worse.items()
+            if each
+        )
+        begin = "With a part of the paper's steps, rows or splits (the quick budget)"
+    verb = "are" if total > 1 else "is"
+    text = (
+        f"{begin}, {total or 'none'} of the {number} scores with a published value "
+        f"{verb} worse than that by more than two standard errors"
     )
+    return f"**{text}:** {named}." if total else f"{text}."
 
 
 def section(one: Published, folder: Path, is_shown: bool) -> str:

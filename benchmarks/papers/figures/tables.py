@@ -37,7 +37,8 @@ def beside_published(held, measure: str, is_named: bool):
         if cell.published is not None:
             axes.plot(cell.published.mean, i, "s", mfc="none", mec=COLOURS[1], mew=1.6)
     axes.plot([], [], "o", color=COLOURS[0], label="ours, ± 2 s.e.")
-    axes.plot([], [], "s", mfc="none", mec=COLOURS[1], mew=1.6, label="published")
+    if any(cell.published is not None for _, cell in lines):
+        axes.plot([], [], "s", mfc="none", mec=COLOURS[1], mew=1.6, label="published")
     figure.legend(loc="outside upper center", ncols=2)
     return figure
 
