@@ -49,7 +49,8 @@ WITHOUT = """
     expectations.Method expectations.average expectations.average_about
     expectations.closed_form_cdf
     expectations.closed_form_log_predictive expectations.default_method
-    expectations.hermite_grid expectations.is_random expectations.latent_cdf
+    expectations.hermite_grid expectations.is_log_concave expectations.is_random
+    expectations.latent_cdf
     expectations.log_average_by_trapezoid expectations.log_predictive_density
     expectations.nearest_singularity expectations.normal_nodes
     expectations.num_components expectations.points expectations.predictive_cdf

@@ -14,6 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
+from scipy.optimize import brentq
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtri
 
 from svgp_ppl import likelihoods as lk
@@ -21,12 +22,14 @@ from svgp_ppl.expectations import (
     ClosedForm,
     Trapezoid,
     average,
+    is_log_concave,
     log_average,
     nearest_singularity,
     variational_expectation,
 )
 from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.predictive import log_predictive_density
+from svgp_ppl.likelihoods import counts
 from svgp_ppl.likelihoods.gaussian import mean_log_one_plus_square
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.marginals import Marginal
@@ -197,6 +200,49 @@ def test_poisson_is_finite(precision):
         sane = exact > -50.0
         assert np.sum(sane) > 10
         np.testing.assert_allclose(values[sane], exact[sane], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_the_mode_of_counts_in_single_precision(precision):
+    """Within a tenth of the width of the integrand, by bisection of its slope."""
+    y, mean = 2964.0, [3.76, 8.0, -90.0, 8.0, 3.0]
+    variance = [7821.0, 1e4, 1e4, 0.1, 1e-6]
+    marginal = Marginal(jnp.asarray(mean), jnp.asarray(variance))
+    ours = counts._mode(lk.Poisson(), jnp.full(5, y), marginal)
+    for e, m, sd in zip(ours, mean, np.sqrt(variance)):
+
+        def slope(e, m=m, sd=sd):
+            return -e + sd * (y - np.exp(m + sd * e))
+
+        exact = brentq(slope, -9.0, min(9.0, (20.0 - m) / sd))
+        width = 1.0 / np.sqrt(1.0 + sd**2 * np.exp(m + sd * exact))
+        assert abs(e - exact) < 0.1 * width
+
+
+# What is registered as log-concave, and data for it.
+LOG_CONCAVE = {
+    lk.Bernoulli: (lk.Bernoulli(), [0, 1]),
+    lk.Binomial: (lk.Binomial(9), [0, 4, 9]),
+    lk.Exponential: (lk.Exponential(), [1e-3, 1.0, 50.0]),
+    lk.Gamma: (lk.Gamma(3.0), [1e-3, 1.0, 50.0]),
+    lk.NegativeBinomial: (lk.NegativeBinomial(2.0), [0, 7, 300]),
+    lk.Ordinal: (lk.Ordinal(jnp.array([-9.0, 0.0, 1.0])), [0, 1, 2, 3]),
+    lk.Poisson: (lk.Poisson(2.0), [0, 7, 300]),
+    lk.Weibull: (lk.Weibull(jnp.array([0.5, 3.0]), jnp.array([0, 1])), [0.1, 9.0]),
+}
+
+
+def test_what_is_called_log_concave_is():
+    """Second differences of log p(y|f) in f, for everything that is registered."""
+    assert set(LOG_CONCAVE) == set(is_log_concave.registry) - {object}
+    f = np.linspace(-15.0, 15.0, 301)[:, None]
+    for likelihood, y in LOG_CONCAVE.values():
+        assert is_log_concave(likelihood)
+        values = np.asarray(likelihood(f + 0.0 * jnp.array(y)).log_prob(jnp.array(y)))
+        assert np.all(np.isfinite(values))
+        bends = np.diff(values, 2, axis=0)
+        assert np.all(bends <= 1e-9 * (1.0 + np.abs(values[1:-1])))
+    assert not is_log_concave(lk.StudentT(4.0, 1.0))
 
 
 @pytest.mark.parametrize("precision", [32], indirect=True)

@@ -12,6 +12,10 @@ from svgp_ppl.expectations.cumulative import (
     latent_cdf,
     predictive_cdf,
 )
+from svgp_ppl.expectations.log_average import (
+    is_log_concave,
+    log_average_by_trapezoid,
+)
 from svgp_ppl.expectations.nodes import (
     ClosedForm,
     GaussHermite,
@@ -30,7 +34,6 @@ from svgp_ppl.expectations.nodes import (
 )
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
-    log_average_by_trapezoid,
     log_predictive_density,
     predictive_mean_and_variance,
     predictive_probabilities,
@@ -55,6 +58,7 @@ __all__ = [
     "closed_form_log_predictive",
     "default_method",
     "hermite_grid",
+    "is_log_concave",
     "is_random",
     "latent_cdf",
     "log_average_by_trapezoid",

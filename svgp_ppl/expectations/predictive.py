@@ -30,7 +30,6 @@ from svgp_ppl.marginals import Marginal
 
 __all__ = [
     "closed_form_log_predictive",
-    "log_average_by_trapezoid",
     "log_predictive_density",
     "predictive_mean_and_variance",
     "predictive_probabilities",

@@ -10,6 +10,7 @@ from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jaxtyping import Array
 
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_predictive_density,
@@ -55,6 +56,12 @@ def _(likelihood: Bernoulli, y, marginal: Marginal):
     sign = jnp.where(y == 1, 1.0, -1.0).astype(marginal.mean.dtype)
     mean_log = mean_log_sigmoid if likelihood.link == "logit" else mean_log_ndtr
     return mean_log(sign * marginal.mean, marginal.variance)
+
+
+@is_log_concave.register
+def _(likelihood: Bernoulli):
+    # Of either label, by both links.
+    return True
 
 
 @nearest_singularity.register

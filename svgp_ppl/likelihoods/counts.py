@@ -10,7 +10,10 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.log_average import log_average_by_trapezoid
+from svgp_ppl.expectations.log_average import (
+    is_log_concave,
+    log_average_by_trapezoid,
+)
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
@@ -78,6 +81,12 @@ def _(likelihood: Poisson, y, marginal: Marginal):
     return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
 
 
+@is_log_concave.register
+def _(likelihood: Poisson):
+    # y f − exposure · e^f
+    return True
+
+
 @nearest_singularity.register
 def _(likelihood: Poisson, y):
     # log p has none, but exp(−exposure · e^f) is a step: it stops to fall where
@@ -106,7 +115,11 @@ def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
     for _ in range(_NEWTON_STEPS):
         w = jnp.exp(log_w)
         log_w = log_w - (log_w + w - a) / (1.0 + w)
-    return jnp.sqrt(v) * (y - jnp.exp(log_w) / v)
+    # v (y − r) and f − m are one number; the first is rounded as v r = w is, the second
+    # as f and m are.
+    w, f = jnp.exp(log_w), log_w - jnp.log(v) - jnp.log(likelihood.exposure)
+    is_far = w > jnp.abs(f) + jnp.abs(marginal.mean)
+    return jnp.where(is_far, f - marginal.mean, v * y - w) / jnp.sqrt(v)
 
 
 @predictive_mean_and_variance.register

@@ -21,6 +21,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value
@@ -156,6 +157,12 @@ def _(likelihood: Ordinal, y, marginal: Marginal):
         lambda upper: mean_log_sigmoid(upper - mean, variance),
         lambda lower: mean_log_sigmoid(mean - lower, variance),
     )
+
+
+@is_log_concave.register
+def _(likelihood: Ordinal):
+    # The probability of an interval under a log-concave error is (Prékopa 1973).
+    return True
 
 
 @nearest_singularity.register

@@ -23,6 +23,7 @@ from svgp_ppl.expectations import (
     closed_form_expectation,
     nearest_singularity,
 )
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import Poisson, rate_of
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
@@ -94,6 +95,12 @@ def _(likelihood: NegativeBinomial, y, marginal: Marginal):
     u, v = marginal.mean + jnp.log(likelihood.exposure / c), marginal.variance
     above, below = mean_log_sigmoid(u, v), mean_log_sigmoid(-u, v)
     return _log_choose(y, c) + y * above + c * below
+
+
+@is_log_concave.register
+def _(likelihood: NegativeBinomial):
+    # y u − (y + c) log(1 + e^u)
+    return True
 
 
 @nearest_singularity.register

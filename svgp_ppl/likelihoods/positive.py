@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import rate_of
 from svgp_ppl.likelihoods.values import Value
@@ -116,9 +117,20 @@ def _(likelihood: Exponential, y, marginal: Marginal):
     return _expectation(1.0, y, marginal)
 
 
+@is_log_concave.register
+def _(likelihood: Gamma):
+    # −c (f + y e^{−f})
+    return True
+
+
 @nearest_singularity.register
 def _(likelihood: Gamma, y):
     return _bend(likelihood.concentration, y)
+
+
+@is_log_concave.register
+def _(likelihood: Exponential):
+    return True
 
 
 @nearest_singularity.register

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value
@@ -89,6 +90,12 @@ def _(likelihood: Binomial, y, marginal: Marginal):
     below = mean_log_sigmoid(-marginal.mean, marginal.variance)
     log_choose = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
     return log_choose + y * above + (n - y) * below
+
+
+@is_log_concave.register
+def _(likelihood: Binomial):
+    # y log σ(f) + (n − y) log σ(−f)
+    return True
 
 
 @nearest_singularity.register

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.cumulative import closed_form_cdf
+from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
@@ -215,6 +216,12 @@ def _(likelihood: Weibull, y, marginal: Marginal):
     k, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
     exponent = k * (jnp.log(y) - marginal.mean) + 0.5 * k * k * marginal.variance
     return _log_density(likelihood, y, marginal.mean, jnp.exp(exponent))
+
+
+@is_log_concave.register
+def _(likelihood: Weibull):
+    # −k f − (y e^{−f})^k, or the second term alone
+    return True
 
 
 @nearest_singularity.register
