@@ -8,7 +8,8 @@ Cosmic Ray lists every small change of a module (another operator, number, compa
 or truth value; a loop not entered, a decorator removed). A sample of them, of equal
 size for each part of the package, is applied one at a time to a copy of the
 repository, and the tests of that part are run until the first failure. Annotations
-and Cosmic Ray's variants of ``|`` are left out: they are equivalent.
+and Cosmic Ray's variants of ``|`` are left out: they are equivalent. So is what Python
+cannot compile, such as ``{//rest}`` for ``{**rest}``: any test would kill it.
 
 Each verdict is written to ``mutants.json`` as it comes, and what stands there is not
 run again: a larger sample begins with the smaller one. A mutant is killed by a test
@@ -22,6 +23,7 @@ The processes are forks of one that has imported everything but the package: Lin
 import argparse
 import contextlib
 import difflib
+import itertools
 import json
 import os
 import random
@@ -32,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +144,16 @@ def mutated(mutation: Any) -> str:
     return mutate_code(text, operator, mutation.occurrence)
 
 
+def is_program(text: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # "is" with a literal
+        try:
+            compile(text, "", "exec")
+        except SyntaxError:
+            return False
+    return True
+
+
 def difference(before: str, after: str) -> str:
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), lineterm="", n=2
@@ -212,13 +225,13 @@ def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> N
     pool = list(mutations(modules))
     random.Random(options.seed).shuffle(pool)
     files = [f"tests/test_{test}.py" for test in tests]
-    for mutation in pool[: options.each]:
+    programs = ((m, text) for m in pool if is_program(text := mutated(m)))
+    for mutation, after in itertools.islice(programs, options.each):
         path = mutation.module_path
         key = f"{path}:{mutation.operator_name}:{mutation.occurrence}"
         if key in verdicts:
             continue
         before, stamp = path.read_text(), path.stat()
-        after = mutated(mutation)
         path.write_text(after)
         try:
             verdict, test = run_tests(files, options.seconds, tree / "output")
