@@ -319,3 +319,24 @@ def test_nan_is_never_a_draw(name):
     assert np.all(np.isfinite(chains.stats["lp"]))
     assert np.all(chains.draws["v"][..., 0] <= 0.5)
     assert chains.draws["v"][..., 1].std() > 0.2
+
+
+def test_gibbs_never_walks_to_nan():
+    # One step of many chains: from a θ without a density none would come back.
+    def broken(position):
+        value = logdensity(position, jnp.asarray(Y))
+        return jnp.where(position["theta"] > 0.3, jnp.nan, value)
+
+    sampler = SAMPLERS["gibbs of slices"]
+    warmup = sampler.init(
+        jax.random.key(0), {"v": jnp.zeros(4), "theta": jnp.zeros(())}, broken
+    )
+
+    def step(key):
+        return sampler.step(key, warmup.state, broken, warmup.tuned)
+
+    new, info = jax.vmap(step)(jax.random.split(jax.random.key(1), 200))
+    theta = np.asarray(new.position["theta"])
+    assert np.all(theta <= 0.3) and 0.2 < np.mean(theta != 0.0) < 0.8
+    assert np.all(np.isfinite(info.lp))
+    assert np.all(info.acceptance_rate_rest[theta == 0.0] < 1.0)
