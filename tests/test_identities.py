@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.linalg
+import scipy.special
 import scipy.stats
 from jax import random
 from numpyro.handlers import seed, trace
@@ -557,16 +558,27 @@ def test_kl_of_a_mixture(kind):
     assert _kl(mixture) > np.mean(exact) + 5 * error
 
 
-def test_jensen_overlap_is_exact_for_distant_equal_components():
-    """Far apart, Σ_k π_k log Σ_j π_j N(m_k; m_j, 2 S) is log π_k + log N(0; 0, 2 S)."""
-    scale = 0.5
-    mixture = _mixture(
-        dist.Normal(np.array([[-50.0], [0.0], [50.0]]), scale).to_event(1)
-    )
-    entropy = -np.sum(PI * np.log(PI)) + 0.5 * np.log(2 * np.pi * 2 * scale**2)
-    means = np.array([-50.0, 0.0, 50.0])
-    cross = np.sum(PI * 0.5 * (np.log(2 * np.pi) + scale**2 + means**2))
-    np.testing.assert_allclose(_kl(mixture), cross - entropy, rtol=1e-12)
+def test_bounds_of_the_entropy_are_sums_over_a_grid():
+    """Σ_k π_k log Σ_j π_j a_kj by integrals of q_k q_j, and of √(q_k q_j), in NumPy."""
+    loc, tril = LOCS[:, :2], TRILS[:, :2, :2]
+    axis = np.arange(-10.0, 10.0, 0.05)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    normal = scipy.stats.multivariate_normal
+    q = np.stack([normal(m, s @ s.T).pdf(grid) for m, s in zip(loc, tril)])
+    cell = 0.05**2
+    np.testing.assert_allclose(q.sum(axis=1) * cell, 1.0, rtol=1e-12)
+    cross = -q @ normal(np.zeros(2)).logpdf(grid) * cell
+    entropies = -cell * np.sum(scipy.special.xlogy(q, q), axis=1)
+    overlap, affinity = cell * q @ q.T, cell * np.sqrt(q) @ np.sqrt(q).T
+    jensen = PI @ (cross + np.log(overlap @ PI))
+    pairwise = PI @ (cross + np.log(affinity @ PI) - entropies)
+    mixture = _mixture(dist.MultivariateNormal(loc, scale_tril=tril))
+    np.testing.assert_allclose(_kl(mixture), jensen, rtol=1e-10)
+    np.testing.assert_allclose(_kl(mixture, entropy="pairwise"), pairwise, rtol=1e-10)
+    # Both bound the divergence from above.
+    total = PI @ q
+    exact = PI @ cross + cell * np.sum(scipy.special.xlogy(total, total))
+    assert exact < min(jensen, pairwise)
 
 
 # --------------------------------------------------------------------------- the bound
