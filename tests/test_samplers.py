@@ -233,6 +233,20 @@ def test_lengths_are_uniform_and_equal_bounds_fix_the_tuning():
     assert np.all(chains.stats["n_steps"] == chains.stats["n_steps"][:1])
 
 
+def test_gibbs_tunes_the_walk_of_each_chain_on_its_jumps():
+    # Steps of three; the first chain jumps further when it is wide, the other narrow.
+    sampler = Gibbs("elliptical_slice", scale_bounds=(0.5, 3.0), num_rounds=8)
+    adaptation = sampler.host_adaptation(2, 24)
+    assert adaptation.round_length == 3
+    scale, ones = np.ones(2), np.ones((3, 2))
+    for _ in range(8):
+        jumps = np.array([scale[0], 1 / scale[1]]) * [[0.5], [1.0], [1.5]]
+        stats = {"squared_jump_rest": jumps, "squared_jump": ones}
+        stats |= {"max_steps": ones, "step_size": ones}
+        scale = np.asarray(adaptation.update(stats).scale)
+    np.testing.assert_allclose(scale, [3.0, 0.5])
+
+
 def test_chees_shares_its_tuning():
     chains = run(ChEES(), num_chains=8, num_samples=50)
     step_size, length = chains.tuned
@@ -304,6 +318,13 @@ def test_chees_refuses_a_single_chain():
 def test_impossible_settings_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_the_smallest_settings_are_not_refused():
+    assert HMC((0.1, 0.1), (1, 1), num_rounds=1).num_rounds == 1
+    assert Gibbs(scale_bounds=(1.0, 1.0), num_rounds=1).num_rounds == 1
+    assert MCLMC(num_steps_a_draw=1).num_steps_a_draw == 1
+    assert ChEES(max_num_steps=1).max_num_steps == 1
 
 
 @pytest.mark.parametrize(
