@@ -47,7 +47,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "latent": (("latent.py",), ("identities", "layers", "errors")),
     "marginals": (
         ("marginals.py", "residual.py"),
-        ("identities", "residual", "inducing"),
+        ("identities", "residual", "inducing", "sharing", "features"),
     ),
     "variational": (
         ("variational/*.py",),
@@ -66,10 +66,20 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("expectations/*.py",),
         ("expectations", "wide_marginals", "predictive", "likelihoods"),
     ),
-    "elbo": (("elbo.py", "expected.py"), ("elbo", "masks", "missing", "identities")),
+    "elbo": (
+        ("elbo.py", "expected.py"),
+        ("elbo", "masks", "missing", "errors", "nothing_silent", "identities"),
+    ),
     "predict": (
         ("prediction/*.py",),
-        ("results", "averages", "checking", "predict", "nothing_silent"),
+        (
+            "results",
+            "averages",
+            "checking",
+            "predict",
+            "sample_paths",
+            "nothing_silent",
+        ),
     ),
     "target": (("mcmc/target.py", "mcmc/coordinates.py"), ("coordinates", "sample")),
     "gibbs": (("mcmc/gibbs.py",), ("samplers", "sample")),
@@ -81,6 +91,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "likelihoods",
             "more_likelihoods",
+            "predictive",
             "noisy_labels",
             "regression_network",
             "warped",
@@ -90,7 +101,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernels": (("kernels/*.py",), ("kernels", "spectral", "linalg")),
     "natural_gradient": (
         ("fitting/natural_gradient.py",),
-        ("natural_gradient", "schedules"),
+        ("natural_gradient", "schedules", "optimizers"),
     ),
     "minibatches": (("fitting/minibatches.py",), ("minibatches", "errors")),
     "checkpoints": (("checkpoints.py",), ("checkpoints", "sample_checkpoints")),
