@@ -105,30 +105,24 @@ def test_one_scale_of_counts_is_the_best_one():
     )
 
 
-@pytest.mark.parametrize(("y", "is_bounded"), [(1.0, True), (6.0, False)])
-def test_a_scale_without_bound_is_left_at_one(y, is_bounded):
-    """The signs of y are lost: log p is convex about f = 0, where y is far from it."""
+def test_a_scale_out_of_range_gains_nothing():
+    """The signs of y are lost: log p has two peaks, and is convex between them.
+
+    Its steps go to a scale below zero, whose logarithm is not a number.
+    """
 
     def of_either_sign(f):
         parts = dist.Normal(jnp.stack([f, -f], axis=-1), 1.0)
         return dist.MixtureSameFamily(dist.Categorical(logits=jnp.zeros(2)), parts)
 
     def model(x, y=None):
-        f = gp.sparse_gp("f", gp.kernels.RBF(4.0, 1.0), jnp.full((1, 1), 50.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(9.0, 1.0), jnp.full((1, 1), 50.0))
         with numpyro.plate("data", len(x)):
             gp.observe("y", of_either_sign, f(x), obs=y)
 
-    # u says nothing of f(x) ~ N(0, 4): the best scale is 1 / (1 − 4 E (log p)'').
-    f = 2.0 * np.random.default_rng(0).normal(size=100_000)
-    curvature = 4.0 * np.mean(-1.0 + y**2 / np.cosh(y * f) ** 2)
-    assert (curvature < 0.5) if is_bounded else (curvature > 1.5)
-    guide, data = gaussian_guide(np.zeros(1), np.eye(1)), (GAUSSIAN_X, np.full(15, y))
+    guide, data = gaussian_guide(np.zeros(1), np.eye(1)), (GAUSSIAN_X, np.full(15, 1.9))
     plain = bound_of(model, guide, *data)
-    scaled = bound_of(model, guide, *data, conditional="scaled")
-    if is_bounded:
-        assert scaled > plain + 1.0
-    else:
-        assert scaled == plain
+    assert bound_of(model, guide, *data, conditional="scaled") == plain
 
 
 def test_several_components_gain_too():
