@@ -15,7 +15,8 @@ Each verdict is written to ``mutants.json`` as it comes, and what stands there i
 run again: a larger sample begins with the smaller one. A mutant is killed by a test
 that fails, not by its time: one that uses more than ``--seconds`` of the processor is a
 verdict of its own, "timeout". Of a survivor the file holds, written by hand, why it is
-equivalent ("equivalent") or which test was added for it ("killed since").
+equivalent ("equivalent") or which test was added for it ("killed since"); a test of
+another part that kills it is said there to be one "which was not run".
 
 The processes are forks of one that has imported everything but the package: Linux.
 """
@@ -279,6 +280,8 @@ def table(verdicts: dict[str, Any]) -> str:
     mutants, killed, equal, *_ = total
     share = killed / max(mutants - equal, 1)
     lines.append(f"{share:.1%} of the mutants that are not equivalent are killed")
+    at_once = sum(was_killed(v) for v in verdicts.values()) / max(mutants - equal, 1)
+    lines.append(f"{at_once:.1%} were before tests were added for those that survived")
     for key, verdict in verdicts.items():
         if verdict["verdict"] != "killed":
             why = [
@@ -297,6 +300,11 @@ def row(part: str, size: Any, counts: list[int]) -> str:
 def is_survivor(verdict: dict[str, Any]) -> bool:
     is_explained = "equivalent" in verdict or "killed since" in verdict
     return verdict["verdict"] == "survived" and not is_explained
+
+
+def was_killed(verdict: dict[str, Any]) -> bool:
+    by_others = verdict.get("killed since", "").endswith("not run")
+    return verdict["verdict"] == "killed" or by_others
 
 
 def main() -> None:
