@@ -16,7 +16,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed
-from svgp_ppl.mcmc.coordinates import fitted_start
+from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, fitted_start
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
@@ -182,6 +182,28 @@ def test_at_the_fit_coupled_processes_have_their_joint_q():
     slopes = jax.jit(jax.jacfwd(whitened))(flat)
     np.testing.assert_allclose(whitened(flat), loc, atol=1e-8)
     np.testing.assert_allclose(slopes @ slopes.T, tril @ tril.T, atol=1e-8)
+
+
+def test_values_of_any_shape_are_one_row_of_coordinates():
+    """θ = loc + scale_tril η, with the sites by name; there and back."""
+    rng = np.random.default_rng(4)
+    shapes = {"scale": (), "lengthscale": (3,), "bias": (2, 1)}
+    values = {n: rng.normal(size=(5, *shape)) for n, shape in shapes.items()}
+    loc = {n: rng.normal(size=shape) for n, shape in shapes.items()}
+    tril = np.tril(rng.normal(size=(6, 6))) + 3.0 * np.eye(6)
+    xi = rng.normal(size=(5, 4))
+    coordinates = Coordinates(loc, tril)
+    position = coordinates.from_values({**values, "f_base": xi})
+    assert position.keys() == {"f_base", OTHERS}
+    np.testing.assert_array_equal(position["f_base"], xi)
+    names = ("bias", "lengthscale", "scale")
+    theta = np.concatenate([values[n].reshape(5, -1) for n in names], axis=1)
+    centre = np.concatenate([loc[n].ravel() for n in names])
+    np.testing.assert_allclose(position[OTHERS] @ tril.T, theta - centre)
+    back = coordinates.to_values({n: x[3] for n, x in position.items()})
+    assert back.keys() == {"f_base", *shapes}
+    for name, value in values.items():
+        np.testing.assert_allclose(back[name], value[3])
 
 
 @mostly_single

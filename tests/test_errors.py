@@ -83,6 +83,7 @@ def test_width_of_the_inputs():
         ),
         (COUNTS[:5], r"shape \(6,\) and have \(5,\)\. Give one for each row of x"),
         (np.ones(0), r"shape \(6,\) and have \(0,\)"),
+        (np.ones((6, 2)), r"shape \(6,\) and have \(6, 2\)\.(\n|$)"),
         (3.0, r"shape \(6,\) and have \(\)"),
         (np.where(COUNTS > 3, np.nan, COUNTS), r"be finite.*index \(3,\)"),
         (COUNTS - 1, "support of the likelihood, the integers 0, 1, 2.*them is -1"),

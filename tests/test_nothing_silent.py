@@ -432,8 +432,14 @@ def test_labels_of_classes_may_be_floats():
     labels = np.arange(20) % 3
     whole, floats = fit(classes, COUNTS_X, labels), fit(classes, COUNTS_X, 1.0 * labels)
     np.testing.assert_array_equal(floats.losses, whole.losses)
-    with pytest.raises(ValueError, match=r"np.argmax\(y, axis=1\) of one-hot rows"):
-        fit(classes, COUNTS_X, np.eye(3)[labels])
+    one_hot = np.eye(3)[labels]
+    for y, match in (
+        (one_hot, r"\(20, 3\)\. Labels .* np.argmax\(y, axis=1\) of one-hot rows"),
+        (one_hot[:, :, None], r"have \(20, 3, 1\)\.(\n|$)"),
+        (labels[:5], r"have \(5,\)\. Give one for each row of x"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            fit(classes, COUNTS_X, y)
 
 
 def test_values_that_cannot_be():

@@ -105,6 +105,26 @@ def test_one_scale_of_counts_is_the_best_one():
     )
 
 
+def test_a_scale_out_of_range_gains_nothing():
+    """The signs of y are lost: log p has two peaks, and is convex between them.
+
+    Its steps go to a scale below zero, whose logarithm is not a number.
+    """
+
+    def of_either_sign(f):
+        parts = dist.Normal(jnp.stack([f, -f], axis=-1), 1.0)
+        return dist.MixtureSameFamily(dist.Categorical(logits=jnp.zeros(2)), parts)
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(9.0, 1.0), jnp.full((1, 1), 50.0))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", of_either_sign, f(x), obs=y)
+
+    guide, data = gaussian_guide(np.zeros(1), np.eye(1)), (GAUSSIAN_X, np.full(15, 1.9))
+    plain = bound_of(model, guide, *data)
+    assert bound_of(model, guide, *data, conditional="scaled") == plain
+
+
 def test_several_components_gain_too():
     def model(x, y=None):
         shared = jnp.asarray(Z)

@@ -233,6 +233,20 @@ def test_lengths_are_uniform_and_equal_bounds_fix_the_tuning():
     assert np.all(chains.stats["n_steps"] == chains.stats["n_steps"][:1])
 
 
+def test_gibbs_tunes_the_walk_of_each_chain_on_its_jumps():
+    # Steps of three; the first chain jumps further when it is wide, the other narrow.
+    sampler = Gibbs("elliptical_slice", scale_bounds=(0.5, 3.0), num_rounds=8)
+    adaptation = sampler.host_adaptation(2, 24)
+    assert adaptation.round_length == 3
+    scale, ones = np.ones(2), np.ones((3, 2))
+    for _ in range(8):
+        jumps = np.array([scale[0], 1 / scale[1]]) * [[0.5], [1.0], [1.5]]
+        stats = {"squared_jump_rest": jumps, "squared_jump": ones}
+        stats |= {"max_steps": ones, "step_size": ones}
+        scale = np.asarray(adaptation.update(stats).scale)
+    np.testing.assert_allclose(scale, [3.0, 0.5])
+
+
 def test_chees_shares_its_tuning():
     chains = run(ChEES(), num_chains=8, num_samples=50)
     step_size, length = chains.tuned
@@ -306,6 +320,13 @@ def test_impossible_settings_are_refused(build, message):
         build()
 
 
+def test_the_smallest_settings_are_not_refused():
+    assert HMC((0.1, 0.1), (1, 1), num_rounds=1).num_rounds == 1
+    assert Gibbs(scale_bounds=(1.0, 1.0), num_rounds=1).num_rounds == 1
+    assert MCLMC(num_steps_a_draw=1).num_steps_a_draw == 1
+    assert ChEES(max_num_steps=1).max_num_steps == 1
+
+
 @pytest.mark.parametrize(
     "name", ["gibbs of slices", pytest.param("mclmc", marks=pytest.mark.slow)]
 )
@@ -319,3 +340,24 @@ def test_nan_is_never_a_draw(name):
     assert np.all(np.isfinite(chains.stats["lp"]))
     assert np.all(chains.draws["v"][..., 0] <= 0.5)
     assert chains.draws["v"][..., 1].std() > 0.2
+
+
+def test_gibbs_never_walks_to_nan():
+    # One step of many chains: from a θ without a density none would come back.
+    def broken(position):
+        value = logdensity(position, jnp.asarray(Y))
+        return jnp.where(position["theta"] > 0.3, jnp.nan, value)
+
+    sampler = SAMPLERS["gibbs of slices"]
+    warmup = sampler.init(
+        jax.random.key(0), {"v": jnp.zeros(4), "theta": jnp.zeros(())}, broken
+    )
+
+    def step(key):
+        return sampler.step(key, warmup.state, broken, warmup.tuned)
+
+    new, info = jax.vmap(step)(jax.random.split(jax.random.key(1), 200))
+    theta = np.asarray(new.position["theta"])
+    assert np.all(theta <= 0.3) and 0.2 < np.mean(theta != 0.0) < 0.8
+    assert np.all(np.isfinite(info.lp))
+    assert np.all(info.acceptance_rate_rest[theta == 0.0] < 1.0)

@@ -68,13 +68,15 @@ def test_outputs_one_by_one_are_those_of_the_dense_gaussian(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted(RBF):
-    """RBF that counts its matrices."""
+    """RBF that counts its matrices, and the columns of the widest."""
 
-    calls = 0
+    calls, width = 0, 0
 
     def __call__(self, *args):
         type(self).calls += 1
-        return Kernel.__call__(self, *args)
+        matrix = Kernel.__call__(self, *args)
+        type(self).width = max(self.width, matrix.shape[1])
+        return matrix
 
 
 @pytest.mark.parametrize("kind", ["full", "coupled", "Delta"])
@@ -94,11 +96,13 @@ def test_a_process_is_projected_once_for_all_outputs(kind, chunk_size):
             marginals = [latent[..., 0].marginal(chunk_size) for latent in each]
             return sum(jnp.sum(q.mean + q.variance) for q in marginals)
 
-        Counted.calls = 0
+        Counted.calls = Counted.width = 0
         jax.make_jaxpr(jax.grad(total))(jnp.asarray(dense.X))
         return Counted.calls
 
     assert matrices(4) == matrices(1) > 0
+    # The inputs come in chunks: in two of three rows where four are allowed.
+    assert Counted.width == (dense.N if chunk_size is None else 3)
 
 
 def test_what_was_found_in_a_loop_is_not_used_outside():

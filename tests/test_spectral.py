@@ -146,6 +146,15 @@ def test_too_few_features_are_refused():
     assert features.shape == (4, 14)
 
 
+@pytest.mark.parametrize(("number", "used"), [(26, 2 + 12 + 12), (103, 2 + 50 + 48)])
+def test_drawn_terms_share_what_exact_ones_leave(number, used):
+    """Pairs of cosines and sines, times the six monomials of a quadratic."""
+    quadratic = kernels.RBF() * kernels.Polynomial(2)
+    kernel = kernels.Linear() + kernels.RBF() + quadratic
+    features = jax.eval_shape(lambda: at(kernel, random.key(0), jnp.asarray(X), number))
+    assert features.shape == (4, used)
+
+
 def test_what_is_no_covariance_is_refused():
     kernel = kernels.Periodic(kernels.Matern32(0.7, 0.6), 1.3)
     with pytest.raises(ValueError, match="one periodic kernel per column"):

@@ -8,13 +8,15 @@ Cosmic Ray lists every small change of a module (another operator, number, compa
 or truth value; a loop not entered, a decorator removed). A sample of them, of equal
 size for each part of the package, is applied one at a time to a copy of the
 repository, and the tests of that part are run until the first failure. Annotations
-and Cosmic Ray's variants of ``|`` are left out: they are equivalent.
+and Cosmic Ray's variants of ``|`` are left out: they are equivalent. So is what Python
+cannot compile, such as ``{//rest}`` for ``{**rest}``: any test would kill it.
 
 Each verdict is written to ``mutants.json`` as it comes, and what stands there is not
 run again: a larger sample begins with the smaller one. A mutant is killed by a test
 that fails, not by its time: one that uses more than ``--seconds`` of the processor is a
 verdict of its own, "timeout". Of a survivor the file holds, written by hand, why it is
-equivalent ("equivalent") or which test was added for it ("killed since").
+equivalent ("equivalent") or which test was added for it ("killed since"); a test of
+another part that kills it is said there to be one "which was not run".
 
 The processes are forks of one that has imported everything but the package: Linux.
 """
@@ -22,6 +24,7 @@ The processes are forks of one that has imported everything but the package: Lin
 import argparse
 import contextlib
 import difflib
+import itertools
 import json
 import os
 import random
@@ -32,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +48,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "latent": (("latent.py",), ("identities", "layers", "errors")),
     "marginals": (
         ("marginals.py", "residual.py"),
-        ("identities", "residual", "inducing"),
+        ("identities", "residual", "inducing", "sharing", "features"),
     ),
     "variational": (
         ("variational/*.py",),
@@ -63,10 +67,20 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("expectations/*.py",),
         ("expectations", "wide_marginals", "predictive", "likelihoods"),
     ),
-    "elbo": (("elbo.py", "expected.py"), ("elbo", "masks", "missing", "identities")),
+    "elbo": (
+        ("elbo.py", "expected.py"),
+        ("elbo", "masks", "missing", "errors", "nothing_silent", "identities"),
+    ),
     "predict": (
         ("prediction/*.py",),
-        ("results", "averages", "checking", "predict", "nothing_silent"),
+        (
+            "results",
+            "averages",
+            "checking",
+            "predict",
+            "sample_paths",
+            "nothing_silent",
+        ),
     ),
     "target": (("mcmc/target.py", "mcmc/coordinates.py"), ("coordinates", "sample")),
     "gibbs": (("mcmc/gibbs.py",), ("samplers", "sample")),
@@ -78,6 +92,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "likelihoods",
             "more_likelihoods",
+            "predictive",
             "noisy_labels",
             "regression_network",
             "warped",
@@ -87,7 +102,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernels": (("kernels/*.py",), ("kernels", "spectral", "linalg")),
     "natural_gradient": (
         ("fitting/natural_gradient.py",),
-        ("natural_gradient", "schedules"),
+        ("natural_gradient", "schedules", "optimizers"),
     ),
     "minibatches": (("fitting/minibatches.py",), ("minibatches", "errors")),
     "checkpoints": (("checkpoints.py",), ("checkpoints", "sample_checkpoints")),
@@ -139,6 +154,16 @@ def mutated(mutation: Any) -> str:
     operator = cosmic_ray.plugins.get_operator(mutation.operator_name)()
     text = mutation.module_path.read_text()
     return mutate_code(text, operator, mutation.occurrence)
+
+
+def is_program(text: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # "is" with a literal
+        try:
+            compile(text, "", "exec")
+        except SyntaxError:
+            return False
+    return True
 
 
 def difference(before: str, after: str) -> str:
@@ -212,13 +237,13 @@ def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> N
     pool = list(mutations(modules))
     random.Random(options.seed).shuffle(pool)
     files = [f"tests/test_{test}.py" for test in tests]
-    for mutation in pool[: options.each]:
+    programs = ((m, text) for m in pool if is_program(text := mutated(m)))
+    for mutation, after in itertools.islice(programs, options.each):
         path = mutation.module_path
         key = f"{path}:{mutation.operator_name}:{mutation.occurrence}"
         if key in verdicts:
             continue
         before, stamp = path.read_text(), path.stat()
-        after = mutated(mutation)
         path.write_text(after)
         try:
             verdict, test = run_tests(files, options.seconds, tree / "output")
@@ -255,6 +280,8 @@ def table(verdicts: dict[str, Any]) -> str:
     mutants, killed, equal, *_ = total
     share = killed / max(mutants - equal, 1)
     lines.append(f"{share:.1%} of the mutants that are not equivalent are killed")
+    at_once = sum(was_killed(v) for v in verdicts.values()) / max(mutants - equal, 1)
+    lines.append(f"{at_once:.1%} were before tests were added for those that survived")
     for key, verdict in verdicts.items():
         if verdict["verdict"] != "killed":
             why = [
@@ -273,6 +300,11 @@ def row(part: str, size: Any, counts: list[int]) -> str:
 def is_survivor(verdict: dict[str, Any]) -> bool:
     is_explained = "equivalent" in verdict or "killed since" in verdict
     return verdict["verdict"] == "survived" and not is_explained
+
+
+def was_killed(verdict: dict[str, Any]) -> bool:
+    by_others = verdict.get("killed since", "").endswith("not run")
+    return verdict["verdict"] == "killed" or by_others
 
 
 def main() -> None:

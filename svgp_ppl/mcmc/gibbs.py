@@ -187,7 +187,7 @@ class Gibbs(AdaptsOnHost):
         new, walked = walk(
             key_rest,
             start,
-            lambda rest: _finite(logdensity_fn({**rest, **v})),
+            lambda rest: logdensity_fn({**rest, **v}),
             normal_proposal(jnp.full(size, tuned.scale)),
         )
         position = {**new.position, **v}
@@ -243,11 +243,6 @@ class Gibbs(AdaptsOnHost):
             return [np.ones(1), np.ones(1, int), log_grid(self.scale_bounds)]
         sizes, steps = log_grid(self.step_size_bounds), step_grid(self.max_steps_bounds)
         return [sizes, steps, log_grid(self.scale_bounds)]
-
-
-def _finite(logdensity: Array) -> Array:
-    """−∞ for NaN, so that it is never accepted."""
-    return jnp.where(jnp.isnan(logdensity), -jnp.inf, logdensity)
 
 
 def _as_tuned(dtype, step_size, max_steps, scale) -> GibbsTuned:

@@ -89,12 +89,12 @@ def searching(
         Statistics of a round to the next points, [coordinates, chains].
     """
     searches = [BayesianOptimisation(coordinates) for _ in range(num_chains)]
-    round_numbers = iter(range(1, num_rounds + 1))
+    rounds_left = reversed(range(num_rounds))
 
     def update(stats: dict) -> np.ndarray:
-        is_last = next(round_numbers) == num_rounds
+        is_last = next(rounds_left) == 0
         points = []
-        for search, outcome in zip(searches, criterion(stats)):
+        for search, outcome in zip(searches, criterion(stats), strict=True):
             search.tell(float(outcome))
             points.append(search.best() if is_last else search.point)
         return np.stack(points, axis=1)

@@ -119,7 +119,7 @@ def _narrowed(
     """The part of a bracket between two neighbouring places that holds the quantile."""
     places = low + share * (high - low)
     if is_discrete:
-        places = np.clip(np.round(places), low + 1, np.maximum(high - 1, low + 1))
+        places = np.round(places)  # of a width of two or more, one is inside
     values = _at(cdf, places)
     places = np.concatenate([low[None], places, high[None]])
     values = np.concatenate([at_low[None], values, at_high[None]])
