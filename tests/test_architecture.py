@@ -183,11 +183,13 @@ MAY_IMPORT = {
         "mcmc.joint",
         "mcmc.target",
     },
+    "mcmc.curvature": {"compilation", "mcmc.target"},
     "mcmc.coordinates": {
         "compilation",
         "fitting",
         "guides",
         "handlers",
+        "mcmc.curvature",
         "mcmc.joint",
         "mcmc.sites",
         "mcmc.target",

@@ -17,6 +17,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed
 from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, fitted_start
+from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
@@ -100,6 +101,12 @@ def started(model, make_guide):
     return target, fitted_start(random.key(2), guide, params, target, 3)
 
 
+def at_the_fit(target, guide, params):
+    """θ̂, unconstrained."""
+    values = target.positions_from(random.key(3), guide, params, 1)
+    return {n: x[0] for n, x in values.items() if n not in target.whitened_names}
+
+
 @pytest.mark.parametrize(
     ("model", "make_guide"),
     [
@@ -150,10 +157,10 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     tril = params["auto_f_scale_tril"] = 0.4 * params["auto_f_scale_tril"]
     target = Target(random.key(1), model, (X, Y), {}, params)
     start = fitted_start(random.key(2), guide, params, target, 1)
+    others = at_the_fit(target, guide, params)
 
     def whitened(xi):
-        values = {**start.coordinates.loc, "f_base": xi}
-        return target.constrain(values, start.data)["f"]
+        return target.constrain({**others, "f_base": xi}, start.data)["f"]
 
     xi = jnp.zeros(tril.shape[:-1])
     slopes = jax.jit(jax.jacfwd(whitened))(xi).reshape(xi.size, xi.size)
@@ -170,13 +177,13 @@ def test_at_the_fit_coupled_processes_have_their_joint_q():
     params["auto_f_g_h_scale_tril"] = tril
     target = Target(random.key(1), additive, (X, Y), {}, params)
     start = fitted_start(random.key(2), guide, params, target, 1)
-    names = target.whitened_names
+    others, names = at_the_fit(target, guide, params), target.whitened_names
     shapes = {n: start.positions[f"{n}_base"].shape[1:] for n in names}
     flat, unravel = ravel_pytree({n: jnp.zeros(shapes[n]) for n in names})
 
     def whitened(flat):
         bases = {f"{n}_base": xi for n, xi in unravel(flat).items()}
-        found = target.constrain({**start.coordinates.loc, **bases}, start.data)
+        found = target.constrain({**others, **bases}, start.data)
         return jnp.concatenate([found[n].ravel() for n in names])
 
     slopes = jax.jit(jax.jacfwd(whitened))(flat)
@@ -424,3 +431,37 @@ def test_the_posterior_is_that_of_whitened_chains(model, make_guide):
     for name, (mean, error) in ours.items():
         other, other_error = theirs[name]
         assert np.all(np.abs(mean - other) < 5 * np.hypot(error, other_error)), name
+
+
+class Density:
+    """Stands for a target: a log density of two unconstrained values, and no data."""
+
+    def __init__(self, logdensity_fn):
+        self.made_of = (logdensity_fn,)
+        self.logdensity_fn = lambda position, data: logdensity_fn(position["t"])
+
+
+def student(t):
+    """Curved the wrong way where |t| > 1 or 3; its maximum is at 0."""
+    return -jnp.sum(jnp.log(1 + jnp.square(t / jnp.array([1.0, 3.0]))))
+
+
+def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
+    found = curved(Density(student), None, {"t": np.array([4.0, 2.0])}, {})
+    curvature = jax.hessian(lambda t: -student(t))(found.loc["t"])
+    scaled = found.scale_tril.T @ curvature @ found.scale_tril
+    np.testing.assert_allclose(scaled, np.eye(2), atol=0.3)
+    assert np.max(np.abs(found.loc["t"] / [1.0, 3.0])) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("density", "start"),
+    [
+        (student, [0.2, -0.4]),  # close enough
+        (lambda t: jnp.sum(t), [0.2, -0.4]),  # no maximum
+        (lambda t: jnp.where(t[0] > 0.3, jnp.nan, t[0]), [0.2, -0.4]),
+    ],
+)
+def test_the_fit_stays_the_centre_where_there_is_no_better_one(density, start):
+    found = curved(Density(density), None, {"t": np.array(start)}, {})
+    np.testing.assert_array_equal(found.loc["t"], start)

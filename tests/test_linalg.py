@@ -9,6 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from svgp_ppl import linalg
+from svgp_ppl.features.interface import default_jitter_of
 from svgp_ppl.linalg import triangular
 from tests.conftest import both_precisions
 
@@ -23,6 +24,26 @@ def test_cholesky_adds_jitter_relative_to_the_diagonal(precision):
     np.testing.assert_allclose(factor @ factor.T, expected, rtol=tolerance)
     absolute = linalg.cholesky(gram, jitter=0.5)
     np.testing.assert_allclose(absolute @ absolute.T, gram + 0.5 * jnp.eye(4), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        linalg.cholesky,
+        lambda gram: linalg.factorised(gram).tril,
+        lambda gram: linalg.cholesky(gram, default_jitter_of(gram)),
+    ],
+)
+def test_the_slope_of_a_factor_has_the_part_of_the_jitter(factor):
+    """The factor of s A is √s times that of A, jitter included, and its slope too.
+
+    A gradient that takes the jitter for a constant is not that of the log density, and
+    no step is short enough for a sampler to conserve the energy with it.
+    """
+    gram = jnp.array([[3.0, 1.0, 1.0], [1.0, 2.0, 2.0], [1.0, 2.0, 2.0]])
+    scaled = lambda scale: factor(scale * gram)  # noqa: E731
+    value, slope = jax.jvp(scaled, (1.0,), (1.0,))
+    np.testing.assert_allclose(slope, value / 2, atol=1e-9)
 
 
 def test_a_failed_factorisation_stays_nan():

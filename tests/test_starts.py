@@ -106,7 +106,8 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
     start = joint_start(random.key(2), q, values, target)
 
     def whitened(xi):
-        at = {**start.coordinates.loc, "f_base": xi}
+        others = {name: x for name, x in q.mean.items() if name != "f"}
+        at = {**others, "f_base": xi}
         return target.constrain(at, start.data)["f"]
 
     mean, covariance = q.conditional(["f"])

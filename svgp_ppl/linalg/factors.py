@@ -69,8 +69,9 @@ def cholesky(
 
 def _with_jitter(gram: Array, jitter: float | Array | None) -> Array:
     if jitter is None:
-        scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(gram)))
-        jitter = default_jitter(gram.dtype) * scale
+        # Not a constant to derivatives: a sampler whose gradient is not that of the log
+        # density loses energy however short its steps are.
+        jitter = default_jitter(gram.dtype) * jnp.mean(jnp.diagonal(gram))
     return gram + jitter * jnp.eye(len(gram), dtype=gram.dtype)
 
 

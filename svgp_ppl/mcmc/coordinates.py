@@ -16,6 +16,7 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
+from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
@@ -33,13 +34,6 @@ __all__ = [
 
 # Draws of the guide from which its centre is known; all are equal for point estimates.
 _NUM_DRAWS = 64
-# The curvature takes two gradients a dimension, up to so many.
-_MOST_DIMENSIONS = 100
-# Step of the first differences on the unconstrained scale (logarithms, mostly); those
-# of the second look are half a standard deviation.
-_STEP = 0.03
-# The sd of an unconstrained value is taken to be in this range.
-_LEAST_SD, _MOST_SD = 1e-3, 3.0
 
 
 class Coordinates(NamedTuple):
@@ -50,8 +44,9 @@ class Coordinates(NamedTuple):
     v is in the model (``mcmc.sites``).
 
     Attributes:
-        loc: θ̂ by site, unconstrained; empty where θ are moved as they are.
-        scale_tril: Factor of the inverse curvature of the log density at the fit.
+        loc: θ by site, unconstrained, at the fit or where the log density is highest
+            near it; empty where θ are moved as they are.
+        scale_tril: Factor of the inverse curvature of the log density there.
     """
 
     loc: Mapping[str, Any]
@@ -167,7 +162,9 @@ def _start_in(
     starts = {n: draws for n, draws in values.items() if n not in sites}
     starts |= _standard_normal(key, {base_of(name): values[name] for name in sites})
     loc = {name: x for name, x in centre.items() if name not in sites}
-    coordinates = _curved(target, data, loc, starts)
+    middle = {n: np.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
+    found = curved(target, data, loc, middle)
+    coordinates = plain_coordinates() if found is None else Coordinates(*found)
     positions = coordinates.from_values(starts)
 
     def put(leaf):  # data on several devices stay there
@@ -291,43 +288,3 @@ def _finite_sites(found: list) -> dict[str, Sites]:
             sites |= sites_of(loc, covariance, priors)
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda array: np.asarray(array, dtype), sites)
-
-
-def _curved(target: Target, data: Data, loc: dict, starts: dict) -> Coordinates:
-    """θ scaled by the curvature of the log density at θ̂ and ξ = 0.
-
-    There log p(ξ = 0, θ | y) = log p(θ | y) + log p(ξ = 0 | θ, y), and the second term
-    is nearly the same for all θ: the curvature is that of the posterior of θ.
-    """
-    size = sum(np.size(x) for x in loc.values())
-    if not 0 < size <= _MOST_DIMENSIONS:
-        return plain_coordinates()
-    middle = {n: np.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
-
-    def gradients(offsets, loc, middle, data):
-        flat, unravel = ravel_pytree(loc)
-
-        def density(theta):
-            return target.logdensity_fn({**middle, **unravel(theta)}, data)
-
-        return jax.lax.map(jax.grad(density), flat + offsets)
-
-    def hessian(steps: np.ndarray) -> np.ndarray:
-        offsets = np.concatenate([np.diag(steps), -np.diag(steps)])
-        offsets = offsets.astype(np.result_type(*loc.values()))
-        made_of = ("curvature", *target.made_of)
-        given = (offsets, loc, middle, data)
-        found = np.asarray(call(gradients, made_of, *given, runs_once=True), float)
-        ahead, behind = found[:size], found[size:]
-        rows = (behind - ahead) / (2 * steps[:, None])
-        return (rows + rows.T) / 2
-
-    first = hessian(np.full(size, _STEP))
-    sd = 1 / np.sqrt(np.clip(np.diag(first), _MOST_SD**-2, _LEAST_SD**-2))
-    found = hessian(np.nan_to_num(sd, nan=1.0) / 2)
-    if not np.all(np.isfinite(found)):
-        return plain_coordinates()
-    values, vectors = np.linalg.eigh(found)
-    values = np.clip(values, _MOST_SD**-2, _LEAST_SD**-2)
-    scale_tril = np.linalg.cholesky((vectors / values) @ vectors.T)
-    return Coordinates(loc, scale_tril.astype(np.result_type(*loc.values())))
