@@ -1,5 +1,7 @@
 """Coordinates of samplers: the same posterior in other variables, exactly."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed
-from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, fitted_start
+from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, _curved, fitted_start
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Target
@@ -204,6 +206,27 @@ def test_values_of_any_shape_are_one_row_of_coordinates():
     assert back.keys() == {"f_base", *shapes}
     for name, value in values.items():
         np.testing.assert_allclose(back[name], value[3])
+
+
+def test_coordinates_are_scaled_by_the_inverse_curvature():
+    """Of −½ θᵀ A θ + θᵀ B ξ, whatever ξ; a flat direction has the sd 3 at most."""
+    rng = np.random.default_rng(5)
+    vectors = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    curvature = (vectors * [2.0, 60.0, 1e-4]) @ vectors.T
+    pull = rng.normal(size=(3, 4))
+
+    def logdensity_fn(position, data):
+        theta = jnp.concatenate([position["a"][None], position["b"]])
+        return -0.5 * theta @ curvature @ theta + theta @ pull @ position["f_base"]
+
+    target = SimpleNamespace(logdensity_fn=logdensity_fn, made_of=(logdensity_fn,))
+    loc = {"a": np.array(0.7), "b": np.array([0.2, -0.4])}
+    starts = {"a": np.zeros(2), "b": np.zeros((2, 2)), "f_base": np.ones((2, 4))}
+    found = _curved(target, (), loc, starts)
+    covariance = found.scale_tril @ found.scale_tril.T
+    expected = (vectors * [1 / 2.0, 1 / 60.0, 9.0]) @ vectors.T
+    np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-10)
+    assert np.all(np.triu(found.scale_tril, 1) == 0.0) and found.loc is loc
 
 
 @mostly_single
