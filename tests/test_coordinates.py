@@ -213,6 +213,25 @@ def test_values_of_any_shape_are_one_row_of_coordinates():
         np.testing.assert_allclose(back[name], value[3])
 
 
+def test_coordinates_are_scaled_by_the_inverse_curvature():
+    """Of −½ θᵀ A θ + θᵀ B ξ, whatever ξ; a flat direction has the sd 3 at most."""
+    rng = np.random.default_rng(5)
+    vectors = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    curvature = (vectors * [2.0, 60.0, 1e-4]) @ vectors.T
+    pull = rng.normal(size=(3, 4))
+
+    def logdensity_fn(position):
+        theta = jnp.concatenate([position["a"][None], position["b"]])
+        return -0.5 * theta @ curvature @ theta + theta @ pull @ position["f_base"]
+
+    loc = {"a": np.array(0.7), "b": np.array([0.2, -0.4])}
+    found = curved(Density(logdensity_fn), None, loc, {"f_base": np.ones(4)})
+    covariance = found.scale_tril @ found.scale_tril.T
+    expected = (vectors * [1 / 2.0, 1 / 60.0, 9.0]) @ vectors.T
+    np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-10)
+    assert np.all(np.triu(found.scale_tril, 1) == 0.0)
+
+
 @mostly_single
 def test_far_from_the_fit_density_and_slope_are_finite(precision):
     z, data = counts_z(), unseen(COUNTS_X, COUNTS_Y)
@@ -434,21 +453,22 @@ def test_the_posterior_is_that_of_whitened_chains(model, make_guide):
 
 
 class Density:
-    """Stands for a target: a log density of two unconstrained values, and no data."""
+    """Stands for a target: a log density of unconstrained values, and no data."""
 
     def __init__(self, logdensity_fn):
         self.made_of = (logdensity_fn,)
-        self.logdensity_fn = lambda position, data: logdensity_fn(position["t"])
+        self.logdensity_fn = lambda position, data: logdensity_fn(position)
 
 
-def student(t):
+def student(position):
     """Curved the wrong way where |t| > 1 or 3; its maximum is at 0."""
+    t = position["t"]
     return -jnp.sum(jnp.log(1 + jnp.square(t / jnp.array([1.0, 3.0]))))
 
 
 def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
     found = curved(Density(student), None, {"t": np.array([4.0, 2.0])}, {})
-    curvature = jax.hessian(lambda t: -student(t))(found.loc["t"])
+    curvature = jax.hessian(lambda t: -student({"t": t}))(found.loc["t"])
     scaled = found.scale_tril.T @ curvature @ found.scale_tril
     np.testing.assert_allclose(scaled, np.eye(2), atol=0.3)
     assert np.max(np.abs(found.loc["t"] / [1.0, 3.0])) < 0.5
@@ -458,8 +478,8 @@ def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
     ("density", "start"),
     [
         (student, [0.2, -0.4]),  # close enough
-        (lambda t: jnp.sum(t), [0.2, -0.4]),  # no maximum
-        (lambda t: jnp.where(t[0] > 0.3, jnp.nan, t[0]), [0.2, -0.4]),
+        (lambda at: jnp.sum(at["t"]), [0.2, -0.4]),  # no maximum
+        (lambda at: jnp.where(at["t"][0] > 0.3, jnp.nan, at["t"][0]), [0.2, -0.4]),
     ],
 )
 def test_the_fit_stays_the_centre_where_there_is_no_better_one(density, start):

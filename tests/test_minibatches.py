@@ -56,6 +56,8 @@ def test_the_order_stays_what_it_is():
     # order in another version would give some rows twice and others not at all.
     small = permuted(np.arange(12), 12, (7, 3))
     assert small.tolist() == [0, 6, 2, 7, 8, 11, 1, 3, 5, 9, 4, 10]
+    power = permuted(np.arange(16), 16, (7, 3))
+    assert power.tolist() == [0, 6, 14, 7, 8, 13, 1, 3, 5, 12, 4, 10, 9, 11, 15, 2]
     large = permuted(np.array([0, 5, 999_999]), 1_000_000, (2**40 + 1, 10))
     assert large.tolist() == [816404, 31445, 306247]
 

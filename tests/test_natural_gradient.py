@@ -69,7 +69,6 @@ def test_one_step_solves_a_coupled_model_where_no_gradient_is_left():
     np.testing.assert_allclose(jnp.tril(slopes["auto_f_g_scale_tril"]), 0.0, atol=1e-8)
 
 
-@pytest.mark.slow
 def test_several_outputs_move_as_they_would_alone():
     rng = np.random.default_rng(0)
     loc = jnp.asarray(rng.normal(size=(2, 3)))
@@ -77,6 +76,7 @@ def test_several_outputs_move_as_they_would_alone():
     slopes = jnp.asarray(rng.normal(size=(2, 3))), jnp.asarray(rng.normal(size=(2, 6)))
     optimizer = gp.natural_gradient(0.3)
 
+    @jax.jit
     def move(loc, free, d_loc, d_free):
         params = {"f_loc": loc, "f_scale_tril": free}
         gradients = {"f_loc": d_loc, "f_scale_tril": d_free}
