@@ -20,7 +20,7 @@ from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, fitted_start
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
-from svgp_ppl.mcmc.target import Target
+from svgp_ppl.mcmc.target import Data, Target
 from tests.conftest import mostly_single
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z, unseen
 
@@ -225,7 +225,7 @@ def test_coordinates_are_scaled_by_the_inverse_curvature():
         return -0.5 * theta @ curvature @ theta + theta @ pull @ position["f_base"]
 
     loc = {"a": np.array(0.7), "b": np.array([0.2, -0.4])}
-    found = curved(Density(logdensity_fn), None, loc, {"f_base": np.ones(4)})
+    found = curved(Density(logdensity_fn), NOTHING, loc, {"f_base": np.ones(4)})
     covariance = found.scale_tril @ found.scale_tril.T
     expected = (vectors * [1 / 2.0, 1 / 60.0, 9.0]) @ vectors.T
     np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-10)
@@ -452,8 +452,11 @@ def test_the_posterior_is_that_of_whitened_chains(model, make_guide):
         assert np.all(np.abs(mean - other) < 5 * np.hypot(error, other_error)), name
 
 
-class Density:
-    """Stands for a target: a log density of unconstrained values, and no data."""
+NOTHING = Data([], {}, None, {})
+
+
+class Density(Target):
+    """A log density of unconstrained values, without a model."""
 
     def __init__(self, logdensity_fn):
         self.made_of = (logdensity_fn,)
@@ -467,7 +470,7 @@ def student(position):
 
 
 def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
-    found = curved(Density(student), None, {"t": np.array([4.0, 2.0])}, {})
+    found = curved(Density(student), NOTHING, {"t": np.array([4.0, 2.0])}, {})
     curvature = jax.hessian(lambda t: -student({"t": t}))(found.loc["t"])
     scaled = found.scale_tril.T @ curvature @ found.scale_tril
     np.testing.assert_allclose(scaled, np.eye(2), atol=0.3)
@@ -483,5 +486,5 @@ def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
     ],
 )
 def test_the_fit_stays_the_centre_where_there_is_no_better_one(density, start):
-    found = curved(Density(density), None, {"t": np.array(start)}, {})
+    found = curved(Density(density), NOTHING, {"t": np.array(start)}, {})
     np.testing.assert_array_equal(found.loc["t"], start)
