@@ -316,7 +316,8 @@ def _processes(variational):
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
-        *((kind, 64) for kind in BELIEFS if kind != "coupled"),  # pairs are, too
+        *((kind, 64) for kind in BELIEFS if kind != "coupled"),
+        pytest.param("coupled", 64, marks=pytest.mark.slow),  # pairs are coupled, too
         pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
     ],
     indirect=["precision"],

@@ -153,12 +153,14 @@ def _one_mode(
     log_likelihood: Callable, sd: Array, starts: Array | None
 ) -> tuple[Array, Array]:
     """The same for a concave ℓ, [1, ..]: from ``starts``, or the best of a grid."""
-    if starts is None:
-        grid = jnp.linspace(-_REACH, _REACH, 41, dtype=sd.dtype)
-        column = grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd)
-        heights = log_likelihood(column) - 0.5 * jnp.square(column)
-        starts = grid[jnp.argmax(heights, axis=0)][None]
-    return _modes_from(starts, log_likelihood)
+    objective = _integrand(log_likelihood)
+    begin = _best_of_grid(objective, sd)[None] if starts is None else starts
+    return _modes_from(begin, log_likelihood)
+
+
+def _integrand(log_likelihood: Callable) -> Callable:
+    """−e²/2 + ℓ(e)."""
+    return lambda e: -0.5 * jnp.square(e) + log_likelihood(e)
 
 
 def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
@@ -166,9 +168,7 @@ def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
 
     With the absolute curvature where the likelihood is not log-concave.
     """
-
-    def objective(e):
-        return -0.5 * jnp.square(e) + log_likelihood(e)
+    objective = _integrand(log_likelihood)
 
     def newton(e):
         slope, curvature = _derivatives(objective, e)
@@ -192,10 +192,14 @@ def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
         step = slope / jnp.maximum(jnp.abs(curvature), jnp.finfo(e.dtype).tiny)
         return jnp.clip(jnp.nan_to_num(step), -_LEAP, _LEAP)
 
+    return climb(log_likelihood, towards_the_data, _best_of_grid(log_likelihood, sd))
+
+
+def _best_of_grid(function: Callable, sd: Array) -> Array:
+    """Where an elementwise function is largest, to half a standard deviation, [..]."""
     grid = jnp.linspace(-_REACH, _REACH, 41, dtype=sd.dtype)
-    heights = log_likelihood(grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd))
-    best = grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
-    return climb(log_likelihood, towards_the_data, best)
+    heights = function(grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd))
+    return grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
 
 
 def _derivatives(function: Callable, e: Array) -> tuple[Array, Array]:

@@ -9,8 +9,11 @@ import numpyro.distributions as dist
 from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jaxtyping import Array
 
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.log_average import is_log_concave
+from svgp_ppl.expectations import (
+    closed_form_expectation,
+    is_log_concave,
+    nearest_singularity,
+)
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_predictive_density,

@@ -9,10 +9,11 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.log_average import (
+from svgp_ppl.expectations import (
+    closed_form_expectation,
     is_log_concave,
     log_average_by_trapezoid,
+    nearest_singularity,
 )
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,

@@ -21,9 +21,9 @@ from svgp_ppl.expectations import (
     Trapezoid,
     average_about,
     closed_form_expectation,
+    is_log_concave,
     nearest_singularity,
 )
-from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import Poisson, rate_of
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid

@@ -10,8 +10,11 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.log_average import is_log_concave
+from svgp_ppl.expectations import (
+    closed_form_expectation,
+    is_log_concave,
+    nearest_singularity,
+)
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value

@@ -15,9 +15,12 @@ from jax.scipy.special import gamma, log_ndtr
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
+from svgp_ppl.expectations import (
+    closed_form_expectation,
+    is_log_concave,
+    nearest_singularity,
+)
 from svgp_ppl.expectations.cumulative import closed_form_cdf
-from svgp_ppl.expectations.log_average import is_log_concave
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
