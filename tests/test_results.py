@@ -95,6 +95,7 @@ def test_quantiles_of_counts_over_draws_are_those_of_the_mixture(samples):
     cdf = stats.poisson.cdf(k, np.exp(f)).mean(axis=1)
     exact = np.stack([np.argmax(cdf >= p, axis=0) for p in LEVELS])
     np.testing.assert_array_equal(found, exact)
+    assert np.any(found == 0.0) and not np.any(np.signbit(found))  # -0 would be shown
     # Those of draws are whole numbers near them.
     drawn = at_new.quantile(LEVELS, key=random.key(0))
     np.testing.assert_allclose(drawn, exact, rtol=0.15, atol=1)

@@ -61,7 +61,7 @@ def inverted(
         sides = _narrowed(cdf, p, *sides, share, is_discrete)
     low, high, at_low, at_high = sides
     if is_discrete:
-        return high
+        return high + 0.0  # rounding gives -0.0 too, which is shown with its sign
     rise = at_high - at_low
     return low + (high - low) * np.where(rise > 0, (p - at_low) / rise, 0.5)
 
