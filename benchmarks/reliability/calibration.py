@@ -8,6 +8,10 @@ uniform if the chains sample the posterior. z = x, where the sparse model is the
 one. Ranks in five bins against the uniform, by χ² with four degrees of freedom for
 every value; prints the smallest p-value of each model beside the level 0.01 divided
 by the number of values (Bonferroni), the divergences, and seconds.
+
+Of the draws of ``heteroscedastic`` 3.7 % diverge, in fitted coordinates and in whitened
+ones alike: where f goes through a datum its noise may vanish, and the posterior
+narrows. With a target acceptance of 0.95 and 500 steps of warm-up it is 0.7 %.
 """
 
 import argparse
