@@ -81,7 +81,7 @@ class MarginalELBO(ELBO):
     def loss_with_mutable_state(
         self, rng_key, param_map, model, guide, *args, **kwargs
     ) -> Any:
-        """The negative bound, and the values of ``numpyro.mutable`` sites."""
+        """The negative bound, and the values of NumPyro's ``mutable`` sites."""
 
         def one_particle(key):
             return self._bound(key, param_map, model, guide, args, kwargs)

@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
 from numpyro import handlers
-from numpyro.infer import Trace_ELBO
+from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
+from numpyro.primitives import mutable
 
 from svgp_ppl import AutoGaussian, MarginalELBO, kernels, observe, sparse_gp
 from svgp_ppl import likelihoods as lk
@@ -225,3 +227,19 @@ def test_mistakes_are_explained():
         MarginalELBO().loss(random.key(0), {}, fixed, other, X, Y)
     with pytest.raises(Exception, match="jensen"):
         MarginalELBO(entropy="exact")
+
+
+def test_mutable_sites_are_handed_on():
+    """As NumPyro's own losses do it: the state counts the steps."""
+
+    def counting(x, y=None):
+        state = mutable("steps", {"taken": jnp.zeros((), int)})
+        state["taken"] = state["taken"] + 1
+        fixed(x, y)
+
+    svi = SVI(counting, by_hand, optax.adam(0.01), MarginalELBO())
+    state = svi.init(random.key(0), X, Y)
+    before = int(state.mutable_state["steps"]["taken"])
+    for _ in range(3):
+        state, _ = svi.update(state, X, Y)
+    assert int(state.mutable_state["steps"]["taken"]) == before + 3

@@ -454,6 +454,7 @@ def test_concatenated_latents():
         close(variance, np.diagonal(joint))
     with pytest.raises(ValueError, match="chunk_size cuts rows"):
         latent.marginal(chunk_size=3)
+    assert latent.marginal(chunk_size=14).mean.shape == (14,)  # one chunk cuts nothing
 
 
 # ----------------------------------------------------------------------------- refusals

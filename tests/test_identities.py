@@ -706,3 +706,10 @@ def test_coupled_q_in_a_guide():
     loss, by_hand, sampled = parts()
     np.testing.assert_allclose(loss, by_hand, rtol=1e-12)
     assert abs(loss - np.mean(sampled)) < 5 * np.std(sampled) / 4000**0.5
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_a_joint_q_of_another_size_is_refused(size):
+    joint = dist.MultivariateNormal(jnp.zeros(size), jnp.eye(size))
+    with pytest.raises(ValueError, match=f"has {size} values, .* need 5"):
+        split("v", joint, jnp.zeros(size), {"f": (2,), "g": (3,)})

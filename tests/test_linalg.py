@@ -138,6 +138,14 @@ def test_safe_sqrt_has_a_finite_gradient_at_zero():
     assert jnp.allclose(jax.grad(linalg.safe_sqrt)(4.0), 0.25)
 
 
+@both_precisions
+def test_floored_sqrt_may_divide(precision):
+    zero, floor = jnp.zeros(()), 1.2e-77 if precision == 64 else 3.3e-10
+    np.testing.assert_allclose(linalg.floored_sqrt(zero), floor, rtol=0.05)
+    assert jax.grad(linalg.floored_sqrt)(zero) == 0.0
+    np.testing.assert_allclose(linalg.floored_sqrt(jnp.asarray(4.0)), 2.0, rtol=1e-6)
+
+
 def test_one_thread_for_as_long_as_anybody_needs_it():
     def threads():
         blas = [info for info in threadpool_info() if info["user_api"] == "blas"]

@@ -442,6 +442,18 @@ def test_labels_of_classes_may_be_floats():
             fit(classes, COUNTS_X, y)
 
 
+def test_an_error_of_a_likelihood_here_keeps_its_words():
+    def classes(x, y):
+        kernel = gp.kernels.RBF(1.0, 0.9)
+        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=2)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Softmax(3), f(x), obs=y)
+
+    with pytest.raises(ValueError, match="Softmax") as refused:
+        fit(classes, COUNTS_X, np.arange(20) % 3)
+    assert "fails" not in str(refused.value)
+
+
 def test_values_that_cannot_be():
     with pytest.raises(ValueError, match=r"scale of a Gaussian .* must be positive"):
         gp.likelihoods.Gaussian(-0.1)

@@ -209,7 +209,7 @@ def safe_sqrt(x: Array) -> Array:
 
 
 def floored_sqrt(x: Array) -> Array:
-    """√x, at least 1e-10 (1e-77 in float64), to divide by: Φ(m / √v) at v = 0.
+    """√x, at least 3e-10 (1e-77 in float64), to divide by: Φ(m / √v) at v = 0.
 
     The ratio is then a step in m and finite, and its derivative by v is zero.
     """

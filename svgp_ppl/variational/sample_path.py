@@ -80,10 +80,6 @@ class SamplePath(dist.Distribution):
         self._known.append((source, values))
         return values
 
-    def sample(self, key, sample_shape=()):
-        """The point v itself."""
-        return jnp.broadcast_to(self.value, sample_shape + self.event_shape)
-
     def log_prob(self, value, intermediates=None):
         """Zero: nothing is scored while functions are drawn."""
         return jnp.zeros(())
