@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.stats
 from jax import random
 from jax.flatten_util import ravel_pytree
+from numpyro.handlers import seed, trace
 from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
@@ -390,13 +391,20 @@ def test_numpyro_samples_in_the_coordinates_of_a_fit():
     assert draws["f"].shape == draws["f_base"].shape == (5, 4)
     prediction = gp.predict(with_mean, draws, X, params=params)["y"]
     assert prediction.mean.shape == (14,)
+    point = numpyro.infer.autoguide.AutoDelta(with_mean)
+    sites = trace(seed(with_mean, random.key(0))).get_trace(X, Y)
+    values = {f"{name}_auto_loc": site["value"] for name, site in sites.items()}
     with pytest.raises(
         ValueError, match=r"init has no q\(v\) to take coordinates from"
     ):
-        point = numpyro.infer.autoguide.AutoDelta(with_mean)
-        options = {"num_steps": 1, "progress": False}
-        found = gp.fit(random.key(0), with_mean, point, X, Y, **options)
-        gp.mcmc.reparam_sites(with_mean, found, X, Y)
+        gp.mcmc.reparam_sites(with_mean, (point, values), X, Y)
+
+
+def test_a_model_in_the_coordinates_of_a_fit():
+    guide, params = fitted(with_mean, gp.AutoGaussian)
+    moved = gp.mcmc.reparam_sites(with_mean, (guide, params), X, Y)
+    sites = trace(seed(moved, random.key(0))).get_trace(X, Y)
+    assert sites["f_base"]["value"].shape == sites["f"]["value"].shape == (4,)
 
 
 @pytest.mark.parametrize(
