@@ -485,6 +485,16 @@ def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
     assert np.max(np.abs(found.loc["t"] / [1.0, 3.0])) < 0.5
 
 
+@pytest.mark.parametrize(("number", "is_moved"), [(30, True), (31, False)])
+def test_the_maximum_of_many_values_is_not_sought(number, is_moved):
+    def density(position):
+        return -jnp.sum(jnp.log(1 + jnp.square(position["t"])))
+
+    start = np.full(number, 0.9)
+    found = curved(Density(density), NOTHING, {"t": start}, {})
+    assert np.all((found.loc["t"] != start) == is_moved)
+
+
 @pytest.mark.parametrize(
     ("density", "start"),
     [

@@ -27,6 +27,9 @@ _LEAST_SD, _MOST_SD = 1e-3, 3.0
 # In standard deviations: a place so close to the highest one is as good, and a step
 # longer than that leaves the region in which its quadratic form holds.
 _CLOSE, _LONGEST = 1.0, 2.0
+# With more θ than that the maximum, which random effects share with their scale, is not
+# near where θ is: its density is higher by half a nat a dimension.
+_MOST_TO_CLIMB = 30
 # Looks before the search is given up: where the density has no maximum it has no end.
 _MOST_LOOKS = 20
 
@@ -64,6 +67,8 @@ class _Look(NamedTuple):
 def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None:
     """θ̂, or the maximum near it where θ̂ is more than one sd away; scaled there.
 
+    Of many θ, as random effects are, it is θ̂.
+
     At ξ = 0, log p(ξ = 0, θ | y) = log p(θ | y) + log p(ξ = 0 | θ, y), and the second
     term is nearly the same for all θ: maximum and curvature are those of the posterior
     of θ.
@@ -87,7 +92,9 @@ def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None
     seen = look(start, np.nan_to_num(sd, nan=1.0) / 2)
     if not seen.is_finite():
         return None
-    place, seen = _climbed(look, start, seen)
+    place = start
+    if size <= _MOST_TO_CLIMB:
+        place, seen = _climbed(look, start, seen)
     unravel: Any
     flat, unravel = ravel_pytree(jax.device_get(loc))
     moved = jax.device_get(unravel(np.asarray(flat + place, flat.dtype)))
