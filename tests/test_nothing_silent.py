@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
+from numpyro.primitives import mutable
 
 import svgp_ppl as gp
 from tests.models import COUNTS_X, COUNTS_Y, counts_z
@@ -452,6 +453,18 @@ def test_an_error_of_a_likelihood_here_keeps_its_words():
     with pytest.raises(ValueError, match="Softmax") as refused:
         fit(classes, COUNTS_X, np.arange(20) % 3)
     assert "fails" not in str(refused.value)
+
+
+def test_mutable_sites_are_not_lost():
+    def counting(x, y):
+        state = mutable("state", {"steps": jnp.zeros(())})
+        state["steps"] = state["steps"] + 1
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    with pytest.raises(ValueError, match=r"'state' is mutable .* numpyro.infer.SVI"):
+        fit(counting, COUNTS_X, np.arange(20) % 3)
 
 
 def test_values_that_cannot_be():

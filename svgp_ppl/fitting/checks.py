@@ -53,12 +53,13 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
 
     Raises:
         ValueError: The loss would have wrong gradients, though its value is right; or
-            no plate of the model scales a batch.
+            no plate of the model scales a batch; or a site is mutable.
     """
 
     def facts(key, params) -> Facts:
         model_trace, guide_trace = steps.traces(key, params)
         _require_reparameterised(steps.loss, model_trace, guide_trace)
+        _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):
             sizes = steps.data.num_rows, steps.data.batch_size
             require_batch_plate(model_trace, *sizes)
@@ -149,6 +150,17 @@ def _require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -
                 f"not reparameterised, so {type(loss).__name__} has wrong gradients. "
                 "Use loss=gp.MarginalELBO() (the default) for processes, "
                 "or numpyro.infer.TraceGraph_ELBO()."
+            )
+
+
+def _require_nothing_mutable(sites: dict[str, dict]) -> None:
+    """Refuse values that change when the model runs: a ``Fit`` does not keep them."""
+    for name, site in sites.items():
+        if site["type"] == "mutable":
+            raise ValueError(
+                f"the site '{name}' is mutable (batch normalisation has such sites), "
+                "and fit would lose its value. Use numpyro.infer.SVI(model, guide, "
+                "optimizer, gp.MarginalELBO()), whose state has it as mutable_state."
             )
 
 

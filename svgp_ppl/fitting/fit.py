@@ -120,8 +120,8 @@ def fit(
             has no data, the guide misses a process, a count is not positive, the loss
             would have wrong gradients because draws of the guide are not
             reparameterised, the optimiser cannot do with a random bound, the model's
-            plate does not scale minibatches, ``init`` is of another model, guide or
-            optimiser, or the checkpoint cannot be written.
+            plate does not scale minibatches, a site is mutable, ``init`` is of another
+            model, guide or optimiser, or the checkpoint cannot be written.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
