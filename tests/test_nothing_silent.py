@@ -423,13 +423,18 @@ def test_more_rows_than_a_model_of_batches_has():
         gp.predict(batched, {"f": np.zeros((2, 5))}, more)
 
 
-def test_labels_of_classes_may_be_floats():
-    def classes(x, y):
+def three_classes(num_outputs):
+    def model(x, y):
         kernel = gp.kernels.RBF(1.0, 0.9)
-        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=3)
+        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=num_outputs)
         with numpyro.plate("data", len(x)):
             gp.observe("y", gp.likelihoods.Softmax(3), f(x), obs=y)
 
+    return model
+
+
+def test_labels_of_classes_may_be_floats():
+    classes = three_classes(num_outputs=3)
     labels = np.arange(20) % 3
     whole, floats = fit(classes, COUNTS_X, labels), fit(classes, COUNTS_X, 1.0 * labels)
     np.testing.assert_array_equal(floats.losses, whole.losses)
@@ -444,14 +449,8 @@ def test_labels_of_classes_may_be_floats():
 
 
 def test_an_error_of_a_likelihood_here_keeps_its_words():
-    def classes(x, y):
-        kernel = gp.kernels.RBF(1.0, 0.9)
-        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=2)
-        with numpyro.plate("data", len(x)):
-            gp.observe("y", gp.likelihoods.Softmax(3), f(x), obs=y)
-
     with pytest.raises(ValueError, match="Softmax") as refused:
-        fit(classes, COUNTS_X, np.arange(20) % 3)
+        fit(three_classes(num_outputs=2), COUNTS_X, np.arange(20) % 3)
     assert "fails" not in str(refused.value)
 
 

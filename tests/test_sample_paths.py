@@ -18,10 +18,10 @@ from tests.test_deep import deep_model
 from tests.test_deep import posterior as deep_posterior
 
 KERNEL = gp.kernels.RBF(1.3, 0.7)
+# Tests in single precision take copies: JAX may have kept such an array in float64.
 Z = np.array([[-0.9], [0.1], [0.8], [1.7]])
 Z_OTHER = np.array([[-0.5], [0.4], [1.5]])
 X = np.array([[-1.2], [0.1], [0.5], [2.6]])
-# Tests in single precision take copies: JAX may have kept such an array in float64.
 FEW = {"num_features": 100}
 METHODS = [("exact", {}), ("pathwise", FEW)]
 SLOW = pytest.mark.slow
