@@ -1,6 +1,8 @@
 """How programs are compiled while testing, and every test in its precision."""
 
 import gc
+import hashlib
+import io
 import os
 import sys
 import threading
@@ -8,6 +10,22 @@ import threading
 # Test processes share the cores: threads of LAPACK would fight for them. Read by
 # OpenBLAS when it is loaded, so it has to stand before the imports.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _keep_to_one_core():
+    """Of as many processes as there are cores each has its own: a twentieth.
+
+    Threads of XLA are made for the cores that a process has, so it has to be before.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ or sys.platform != "linux":
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    if int(os.environ["PYTEST_XDIST_WORKER_COUNT"]) == len(cores):
+        number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
+_keep_to_one_core()
 
 import jax
 import pytest
@@ -81,9 +99,46 @@ def _share_contexts():
 
 _share_contexts()
 
-# What an operation was traced from is for the programs of users.
-jax.config.update("jax_include_full_tracebacks_in_locations", False)
 
+def _forget_locations():
+    """What an operation was traced from is for the programs of users: a thirtieth."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir
+    except ImportError:  # the tests pass without it
+        return
+    mlir.source_info_to_location = lambda *_, **__: ir.Location.unknown()
+
+
+_forget_locations()
+
+_executables = {}
+
+
+def _share_executables():
+    """What was lowered to the same program is compiled once: one in eight is."""
+    try:
+        from jax._src import compiler
+
+        build = compiler.backend_compile_and_load
+    except (ImportError, AttributeError):  # the tests pass without it
+        return
+
+    def shared(backend, module, devices, options, callbacks):
+        if callbacks:
+            return build(backend, module, devices, options, callbacks)
+        text = io.BytesIO()
+        module.operation.write_bytecode(text)
+        digest = hashlib.blake2b(text.getvalue()).digest()
+        key = id(backend), digest, options.SerializeAsString()
+        if key not in _executables:
+            _executables[key] = build(backend, module, devices, options, callbacks)
+        return _executables[key]
+
+    compiler.backend_compile_and_load = shared
+
+
+_share_executables()
 
 # Programs are millions of objects that stay: to look at them again and again took a
 # tenth of the time.
@@ -101,6 +156,10 @@ def pytest_addoption(parser):
         default="1/1",
         help="run every n-th test, from the i-th one on (i/n)",
     )
+
+
+def pytest_collection_finish():
+    gc.freeze()
 
 
 def pytest_configure(config):
@@ -188,6 +247,7 @@ def forget_programs():
 
         forget_programs()
         jax.clear_caches()
+        _executables.clear()
 
 
 def _resident_memory():

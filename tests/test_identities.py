@@ -249,57 +249,62 @@ def _full_per_output():
     return variational, scipy.linalg.block_diag(*blocks)
 
 
-def _variational():
-    """Name -> q(v) per process, and the components (weight, loc, covariance)."""
-    scale = np.diag(TRIL)
-    full, block_diagonal = _full_per_output()
-    pairs, of_pairs = _two_pairs()
-    scales = np.stack([np.diag(t) for t in TRILS])
-    diagonal = {
-        name: dist.Normal(part, _parts(scale)[name]).to_event(part.ndim)
+def _diagonal():
+    scale = _parts(np.diag(TRIL))
+    return {
+        name: dist.Normal(part, scale[name]).to_event(part.ndim)
         for name, part in _parts(LOC).items()
     }
-    points = {name: dist.Delta(v, event_dim=v.ndim) for name, v in _parts(LOC).items()}
-    mixed_f = _mixture(
-        dist.MultivariateNormal(LOCS[:, :5], scale_tril=TRILS[:, :5, :5])
-    )
-    square = TRILS @ np.swapaxes(TRILS, 1, 2)
 
-    def only_f(k):  # the mixture over f, diagonal g, points for the rest
+
+def _points():
+    return {name: dist.Delta(v, event_dim=v.ndim) for name, v in _parts(LOC).items()}
+
+
+def _partly_mixed():
+    """A mixture over f, diagonal g, points for the rest."""
+    components = dist.MultivariateNormal(LOCS[:, :5], scale_tril=TRILS[:, :5, :5])
+    mixed = {"f": _mixture(components), "g": _diagonal()["g"]}
+
+    def component(k):
         covariance = np.zeros((SIZE, SIZE))
-        covariance[:5, :5] = square[k, :5, :5]
-        covariance[range(5, 9), range(5, 9)] = scale[5:9] ** 2
+        covariance[:5, :5] = SQUARES[k, :5, :5]
+        covariance[range(5, 9), range(5, 9)] = np.diag(TRIL)[5:9] ** 2
         return PI[k], np.concatenate([LOCS[k, :5], LOC[5:]]), covariance
 
-    return {
-        "Delta": (points, [(1.0, LOC, np.zeros((SIZE, SIZE)))]),
-        "diagonal": (diagonal, [(1.0, LOC, np.diag(scale**2))]),
-        "full": (full, [(1.0, LOC, block_diagonal)]),
-        "coupled": (
-            _joint(dist.MultivariateNormal(LOC, scale_tril=TRIL)),
-            [(1.0, LOC, TRIL @ TRIL.T)],
-        ),
-        "coupled pairs": (pairs, [(1.0, LOC, of_pairs)]),
-        "joint diagonal": (
-            _joint(dist.Normal(LOC, scale).to_event(1)),
-            [(1.0, LOC, np.diag(scale**2))],
-        ),
-        "coupled mixture": (
-            _joint(_mixture(dist.MultivariateNormal(LOCS, scale_tril=TRILS))),
-            list(zip(PI, LOCS, square)),
-        ),
-        "diagonal mixture": (
-            _joint(_mixture(dist.Normal(LOCS, scales).to_event(1))),
-            [(pi, m, np.diag(s**2)) for pi, m, s in zip(PI, LOCS, scales)],
-        ),
-        "mixture, diagonal and points": (
-            {**points, "f": mixed_f, "g": diagonal["g"]},
-            [only_f(k) for k in range(3)],
-        ),
-    }
+    return _points() | mixed, [component(k) for k in range(3)]
 
 
-BELIEFS = tuple(_variational())
+def _one(variational, covariance):
+    return variational, [(1.0, LOC, covariance)]
+
+
+SQUARES = TRILS @ np.swapaxes(TRILS, 1, 2)
+SCALES = np.stack([np.diag(t) for t in TRILS])
+DIAGONAL = np.diag(np.diag(TRIL) ** 2)
+
+# Name -> what makes q(v) per process, and the components (weight, loc, covariance).
+VARIATIONAL = {
+    "Delta": lambda: _one(_points(), np.zeros((SIZE, SIZE))),
+    "diagonal": lambda: _one(_diagonal(), DIAGONAL),
+    "full": lambda: _one(*_full_per_output()),
+    "coupled": lambda: _one(
+        _joint(dist.MultivariateNormal(LOC, scale_tril=TRIL)), TRIL @ TRIL.T
+    ),
+    "coupled pairs": lambda: _one(*_two_pairs()),
+    "joint diagonal": lambda: _one(
+        _joint(dist.Normal(LOC, np.diag(TRIL)).to_event(1)), DIAGONAL
+    ),
+    "coupled mixture": lambda: (
+        _joint(_mixture(dist.MultivariateNormal(LOCS, scale_tril=TRILS))),
+        list(zip(PI, LOCS, SQUARES)),
+    ),
+    "diagonal mixture": lambda: (
+        _joint(_mixture(dist.Normal(LOCS, SCALES).to_event(1))),
+        [(pi, m, np.diag(s**2)) for pi, m, s in zip(PI, LOCS, SCALES)],
+    ),
+    "mixture, diagonal and points": _partly_mixed,
+}
 
 
 def _processes(variational):
@@ -316,14 +321,14 @@ def _processes(variational):
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
-        *((kind, 64) for kind in BELIEFS if kind != "coupled"),
+        *((kind, 64) for kind in VARIATIONAL if kind != "coupled"),
         pytest.param("coupled", 64, marks=pytest.mark.slow),  # pairs are coupled, too
         pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
     ],
     indirect=["precision"],
 )
 def test_moments_are_those_of_the_dense_gaussian(kind, precision):
-    variational, components = _variational()[kind]
+    variational, components = VARIATIONAL[kind]()
     everything = precision == 64 and kind in ("full", "coupled mixture")
     names = EXPRESSIONS if everything else ("f + g", "W @ h", "f(x) - f(x')", "stack")
 
@@ -370,7 +375,7 @@ def test_moments_are_those_of_the_dense_gaussian(kind, precision):
 
 def test_the_moments_of_a_latent_are_those_of_its_marginal():
     """Mixtures included: the total moments, not those of the components."""
-    variational, components = _variational()["coupled mixture"]
+    variational, components = VARIATIONAL["coupled mixture"]()
 
     @jax.jit
     def run():
@@ -394,7 +399,7 @@ def test_the_moments_of_a_latent_are_those_of_its_marginal():
 
 @pytest.mark.parametrize("kind", ["coupled mixture"])
 def test_chunks_change_nothing(kind):
-    variational, _ = _variational()[kind]
+    variational, _ = VARIATIONAL[kind]()
 
     def total(lengthscale, chunk_size):
         processes = _processes(variational)
@@ -425,7 +430,7 @@ def test_chunks_change_nothing(kind):
 
 @pytest.mark.parametrize("kind", ["Delta", "coupled", "diagonal mixture"])
 def test_a_latent_minus_itself_is_zero(kind):
-    variational, _ = _variational()[kind]
+    variational, _ = VARIATIONAL[kind]()
 
     @jax.jit
     def moments():
@@ -442,7 +447,7 @@ def test_a_latent_minus_itself_is_zero(kind):
 
 
 def test_two_separate_mixtures_in_one_latent_are_refused():
-    variational, _ = _variational()["full"]
+    variational, _ = VARIATIONAL["full"]()
     for name in ("f", "g"):
         size = SHAPES[name][0]
         variational[name] = _mixture(dist.Normal(LOCS[:, :size], 1.0).to_event(1))

@@ -25,7 +25,7 @@ MIXING = np.random.default_rng(3).normal(size=(NUM_OUTPUTS, 5))
 def mixed(kind) -> tuple[Latent, np.ndarray, np.ndarray]:
     """Outputs mixed from five elements of three processes, and their dense moments."""
     elements = [*dense.H, dense.F, dense.G]
-    qvs, components = dense._variational()[kind]
+    qvs, components = dense.VARIATIONAL[kind]()
     processes = dense._processes(qvs)
     latents = [processes["h"], processes["f"], processes["g"]]
     together = stack([process(jnp.asarray(dense.X)) for process in latents])
@@ -82,7 +82,7 @@ class Counted(RBF):
 @pytest.mark.parametrize("kind", ["full", "coupled", "Delta"])
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_a_process_is_projected_once_for_all_outputs(kind, chunk_size):
-    qvs, _ = dense._variational()[kind]
+    qvs, _ = dense.VARIATIONAL[kind]()
     process = dense._processes(qvs)["h"]
     process = dataclasses.replace(process, kernel=Counted(1.0, 0.5))
 
@@ -123,7 +123,7 @@ def test_what_was_found_in_a_loop_is_not_used_outside():
 
 
 def test_inputs_that_change_in_place_are_read_anew():
-    process = dense._processes(dense._variational()["full"][0])["f"]
+    process = dense._processes(dense.VARIATIONAL["full"]()[0])["f"]
     x = np.array(dense.X)
     before = process(x).mean
     x += 1.0
@@ -132,7 +132,7 @@ def test_inputs_that_change_in_place_are_read_anew():
 
 
 def test_another_q_has_moments_of_its_own():
-    process = dense._processes(dense._variational()["full"][0])["f"]
+    process = dense._processes(dense.VARIATIONAL["full"]()[0])["f"]
     x = jnp.asarray(dense.X)
     at_zero = dataclasses.replace(process, qv=dist.Delta(jnp.zeros(5), event_dim=1))
     assert np.any(process(x).mean != 0.0)
@@ -156,7 +156,7 @@ def test_results_are_forgotten_with_their_trace():
 
 
 def test_gradients_of_shared_moments_are_those_of_separate_ones():
-    qvs, _ = dense._variational()["full"]
+    qvs, _ = dense.VARIATIONAL["full"]()
     process = dense._processes(qvs)["h"]
     x, weights = jnp.asarray(dense.X), random.normal(random.key(0), (2, 3))
 
