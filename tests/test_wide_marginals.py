@@ -449,15 +449,15 @@ def test_a_network_of_one_node(correlated, precision):
 )
 def test_a_network_of_two_nodes(correlated):
     """1e-4 at covariances up to 4 and noise of 0.3 and more; 2e-3 at noise of 0.1."""
-    t = np.linspace(-10.0, 10.0, 801)
-    e = np.stack(np.meshgrid(t, t), axis=-1).reshape(-1, 2)
-    log_weights = np.full(len(e), 2 * np.log(t[1] - t[0]))
-    for spread, noise, atol in (
-        (1.0, 0.3, 1e-4),
-        (4.0, 1.0, 1e-4),
-        (4.0, 0.3, 1e-4),
-        (4.0, 0.1, 2e-3),
+    for spread, noise, atol, side in (
+        (1.0, 0.3, 1e-4, 401),
+        (4.0, 1.0, 1e-4, 401),
+        (4.0, 0.3, 1e-4, 401),
+        (4.0, 0.1, 2e-3, 801),
     ):
+        t = np.linspace(-10.0, 10.0, side)
+        e = np.stack(np.meshgrid(t, t), axis=-1).reshape(-1, 2)
+        log_weights = np.full(len(e), 2 * np.log(t[1] - t[0]))
         mean, covariance, y = _network(1, 2, spread, noise, correlated, 8)
         exact = [
             _network_by_panels(m, c, data, noise, e, log_weights)
