@@ -125,14 +125,17 @@ def _share_executables():
         return
 
     def shared(backend, module, devices, options, callbacks):
-        if callbacks:
+        def made():
             return build(backend, module, devices, options, callbacks)
+
+        if callbacks:  # are of this program alone
+            return made()
         text = io.BytesIO()
         module.operation.write_bytecode(text)
         digest = hashlib.blake2b(text.getvalue()).digest()
-        key = id(backend), digest, options.SerializeAsString()
+        key = id(backend), digest, options.SerializeAsString()  # with its devices
         if key not in _executables:
-            _executables[key] = build(backend, module, devices, options, callbacks)
+            _executables[key] = made()
         return _executables[key]
 
     compiler.backend_compile_and_load = shared
@@ -159,6 +162,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish():
+    """What was imported stays, and is not looked at again: a fiftieth."""
     gc.freeze()
 
 

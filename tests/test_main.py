@@ -1,7 +1,11 @@
 """The main job runs from start to end and leaves its figure."""
 
+import runpy
+import sys
+
 import pytest
 
+import svgp_ppl as gp
 from svgp_ppl.__main__ import main
 
 
@@ -22,9 +26,13 @@ def test_the_main_job_prints_a_summary_and_writes_its_figure(tmp_path, capsys):
     assert figure.stat().st_size > 10_000
 
 
-def test_help_names_every_option(capsys):
+def test_help_names_every_option(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["svgp_ppl", "--help"])
+    monkeypatch.delitem(sys.modules, "svgp_ppl.__main__")
+    # A cache on disk would be that of all tests of this process.
+    monkeypatch.setattr(gp, "cache_compilations", lambda: None)
     with pytest.raises(SystemExit) as exit_:
-        main(["--help"])
+        runpy.run_module("svgp_ppl", run_name="__main__")  # python -m svgp_ppl --help
     assert exit_.value.code == 0
     printed = capsys.readouterr().out
     for option in ("--output", "--chains", "--samples", "--seed", "--m"):
