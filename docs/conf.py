@@ -13,12 +13,12 @@ here = Path(__file__).parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(here / "_build" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-import svgp_ppl
-
 project = "svgp_ppl"
 author = "The svgp_ppl developers"
 copyright = author
-version = release = svgp_ppl.__version__
+# Read and not imported: JAX has threads, and ``sphinx-build -j`` forks this process.
+source_of_version = (here.parent / "svgp_ppl" / "__init__.py").read_text()
+version = release = re.findall(r'^__version__ = "(.+)"$', source_of_version, re.M)[0]
 with open(here.parent / "pyproject.toml", "rb") as file:
     repository = tomllib.load(file)["project"]["urls"]["Repository"]
 

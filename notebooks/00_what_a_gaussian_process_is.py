@@ -14,9 +14,9 @@
 # %% [markdown]
 # # What a Gaussian process and an inducing input are
 #
-# Ten minutes, for readers who know NumPyro and no Gaussian processes. You have data
-# $(x_n, y_n)$ and want the curve behind them, with honest uncertainty, without
-# choosing its form: no polynomial, no number of knots.
+# A ten-minute introduction for readers who know NumPyro but not Gaussian processes. You
+# have data $(x_n, y_n)$ and want the curve behind them, with honest uncertainty,
+# without choosing its form: no polynomial, no number of knots.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,16 +42,16 @@ def draws_of(kernel, number):
 # %% [markdown]
 # ## A distribution over functions
 #
-# A **Gaussian process** is a prior over functions. It says: take the values
-# $f(x_1), \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All
-# that is left to choose is how two values are related, their covariance $k(x, x')$, the
-# **kernel**. The usual one says that values nearby are alike,
+# A **Gaussian process** is a prior over functions. It says: take the values $f(x_1),
+# \dots, f(x_N)$ at any inputs you like, and they are jointly Gaussian. All that is left
+# to choose is how two values are related: their covariance $k(x, x')$, the **kernel**.
+# The usual one says that nearby values are alike,
 #
 # $$k(x, x') = \text{variance} \cdot
 # \exp\left(-\frac{(x - x')^2}{2\, \text{lengthscale}^2}\right).$$
 #
-# The *lengthscale* is the distance over which the function stays about the same, the
-# square root of the *variance* how far it goes up and down. Other kernels make
+# The *lengthscale* is the distance over which the function stays about the same, and
+# the square root of the *variance* says how far it goes up and down. Other kernels make
 # functions that are rougher, or periodic. Four draws from each of three priors:
 
 # %%
@@ -100,16 +100,16 @@ plt.show()
 # %% [markdown]
 # ## Why inducing inputs
 #
-# Two things go wrong on the way to real data. The exact answer factorises an N × N
-# matrix, again at every step of a fit: at 10,000 data that is 0.8 GB and 3 · 10¹¹
-# operations, at 100,000 it is 80 GB. And it needs Gaussian noise: counts, labels or
-# outliers have no closed form.
+# Two things go wrong with real data. The exact answer factorises an N × N matrix at
+# every step of a fit: at 10,000 data that is 0.8 GB and 3 · 10¹¹ operations, at 100,000
+# it is 80 GB. And it needs Gaussian noise: counts, labels or outliers have no closed
+# form.
 #
-# A smooth function is known once it is known at a few well placed inputs. Call these
-# M **inducing inputs** $z$, and the values there $u = f(z)$. Given u, the rest of the
-# function is nearly determined: the *residual* variance that is left open falls to
-# nothing as z gets denser than the lengthscale. Grey: what stays open given u at the
-# marks.
+# A smooth function is known once it is known at a few well-placed inputs. Call these M
+# inputs the **inducing inputs** $z$, and the values there $u = f(z)$. Given u, the rest
+# of the function is nearly determined: the remaining, *residual* variance falls to
+# nothing as z gets denser than the lengthscale. The grey bands show what remains
+# uncertain given u at the marks.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
@@ -131,13 +131,13 @@ plt.show()
 
 # %% [markdown]
 # So instead of a posterior of N values we need one of M values, at a cost of N M² in
-# place of N³. The library works with *whitened* values $v \sim N(0, I)$, $u = L v$
-# with $L L^\top = k(z, z)$, because their prior does not depend on the kernel. They
-# are what the sample site of `sparse_gp` holds.
+# place of N³. The library works with *whitened* values $v \sim N(0, I)$, $u = L v$ with
+# $L L^\top = k(z, z)$, because their prior does not depend on the kernel. They are the
+# value of the sample site of `sparse_gp`.
 #
 # ## The same as a model
 #
-# Two lines are not plain NumPyro: the process, and the data that depend on it.
+# Only two lines are not plain NumPyro: the process, and the data that depend on it.
 
 # %%
 z = gp.inducing.grid(x, 8)
@@ -167,9 +167,9 @@ plt.show()
 
 # %% [markdown]
 # With eight inducing inputs the picture is that of the exact process, and the
-# lengthscale and the noise were learnt on the way. How good the answer is, the
-# *bound* says: it is never above the log evidence of the exact process, and equal to
-# it if nothing was lost.
+# lengthscale and the noise were learnt along the way. The *bound* says how good the
+# answer is: it is never above the log evidence of the exact process, and equal to it if
+# nothing was lost.
 #
 # ## Where to go from here
 #

@@ -39,9 +39,9 @@ coal = gp.datasets.coal()
 # ## The model
 #
 # The priors are those of Hensman et al. (2015) for these data: a lengthscale of about a
-# decade, a variance of a few units of squared log rate. The process is seen through 30
-# inducing inputs, evenly spaced at first; because `z` is a `numpyro.param`, the fit may
-# move them.
+# decade, and a variance of a few units of squared log rate. The process is represented
+# at 30 inducing inputs, evenly spaced at first; because `z` is a `numpyro.param`, the
+# fit may move them.
 
 # %%
 z_start = gp.inducing.grid(coal.x, 30)
@@ -82,7 +82,7 @@ plt.show()
 #
 # Now the same function is a log density of $(v, \theta)$. The chains start from draws
 # of q(v), with the hyperparameters at their fitted values, and `z` is frozen where the
-# fit has put it.
+# fit put it.
 
 # %%
 draws = gp.sample(
@@ -90,7 +90,7 @@ draws = gp.sample(
     model,
     coal.x,
     coal.y,
-    sampler=gp.mcmc.nuts.NUTS(target_acceptance_rate=0.9),
+    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
     init=fit,
     num_warmup=num_draws,
     num_samples=num_draws,
@@ -110,7 +110,8 @@ print("diverging draws:", int(np.sum(statistics["diverging"])))
 print("smallest effective sample size:", round(min(np.min(s) for s in sizes.values())))
 
 # %% [markdown]
-# Every fourth draw of the four chains, plotted over each other: they should look alike.
+# Every fourth draw of the four chains, plotted on top of each other: the chains should
+# look alike.
 
 # %%
 posterior = gp.diagnostics.group(draws, "posterior")
@@ -157,7 +158,7 @@ ax.set(xlabel="year", ylabel="disasters a year", xlim=(1850, 1963))
 ax.legend(fontsize="small")
 plt.show()
 # %% [markdown]
-# As for the hyperparameters, the fit has one value of each, and the draws have a
+# For the hyperparameters, the fit has one value each, and the draws have a
 # distribution.
 
 # %%

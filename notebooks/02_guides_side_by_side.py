@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Guides side by side
 #
-# The guide is a switch: the model stays the same, and the family of q(v) changes. Two
+# The guide is a switch: the model stays the same while the family of q(v) changes. Two
 # small models, each under several guides, show what a family can represent and what it
 # misses: two processes that are observed only as a sum, and two that are observed only
 # as a product.
@@ -136,9 +136,9 @@ for name, held in rows.items():
 # %% [markdown]
 # All of them agree about the sum. But a constant can move from one process to the other
 # without changing the fit to the data, so each process is known only up to such a
-# constant. The exact posterior and the coupled q(v) show this; all others are two to
-# three times too certain. A mixture costs more and gains nothing here, because the
-# posterior has one mode.
+# constant. The exact posterior and the coupled q(v) show this; all others have bands
+# that are two to three times too narrow. A mixture costs more and gains nothing here,
+# because the posterior has one mode.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), sharey=True, layout="constrained")
@@ -259,9 +259,9 @@ figure.suptitle("what each posterior says of f; dashed: ± the function behind t
 plt.show()
 
 # %% [markdown]
-# One Gaussian covers half of the posterior, and is certain of it: a measurement of the
-# other sign has a log density of about -170. Two components cover both modes, as the
-# chains do, and the bound is higher. The gain is at most $\log 2$, that of covering
+# One Gaussian covers half of the posterior and is certain about it: a measurement of
+# the other sign has a log density of about −170. Two components cover both modes, as
+# the chains do, and the bound is higher. The gain is at most $\log 2$, that of covering
 # both of two separate, equal modes instead of one.
 #
 # The chains also show what all these guides miss: $f$ can be stretched if $g$ is

@@ -14,11 +14,11 @@
 # %% [markdown]
 # # Deep Gaussian processes
 #
-# A function with a steep step has no single lengthscale. A stationary process has one,
-# and either blurs the step or overshoots next to it; a process of a process can warp
-# the input first (Salimbeni and Deisenroth 2017). Here models with one, two and three
-# layers are fitted to the same data; then two layers are sampled by Hamiltonian Monte
-# Carlo.
+# A function with a steep step has no single lengthscale. A stationary process has only
+# one, and either blurs the step or overshoots next to it; a process of a process can
+# warp the input first (Salimbeni and Deisenroth 2017). Here models with one, two and
+# three layers are fitted to the same data; then two layers are sampled by Hamiltonian
+# Monte Carlo.
 
 # %%
 import matplotlib.pyplot as plt
@@ -177,7 +177,7 @@ draws = gp.sample(
     models[2],
     x,
     y,
-    sampler=gp.mcmc.nuts.NUTS(max_num_doublings=6),
+    sampler=gp.mcmc.NUTS(max_num_doublings=6),
     init=fits[2],
     num_noise_draws=2,
     num_chains=2,

@@ -16,8 +16,8 @@
 #
 # A label is the sign of a noisy latent, or the largest of several. The kind of noise,
 # whether labels may be wrong, and which bound replaces the expectation are choices
-# (Liu, Ong, Shen and Cai 2019). Here we vary each in turn, on data whose source is
-# known.
+# (Liu, Ong, Shen and Cai 2019). This notebook varies each in turn, on data whose source
+# is known.
 
 # %%
 import matplotlib.pyplot as plt
@@ -57,8 +57,8 @@ def fitted(model, x, y):
 # %% [markdown]
 # ## Labels that may be wrong
 #
-# There are two bananas, one for each class. In the second set of labels one in ten is
-# wrong, in training and test data alike.
+# The data form two bananas, one for each class. In the second set of labels one in ten
+# is wrong, in training and test data alike.
 
 # %%
 rng = np.random.default_rng(0)
@@ -299,15 +299,14 @@ plt.show()
 
 # %% [markdown]
 # The gumbel bound is 6 to 11 nats lower at variance 1, and 38 to 104 at variance 100.
-# Not all of that is looseness: evaluated by quadrature, the q(v) that it finds also has
-# a lower bound, by 1 to 2 nats at variance 1 and by 19 to 27 at 100.
+# Not all of this is looseness: evaluated by quadrature, the bound of the q(v) that it
+# finds is also lower, by 1 to 2 nats at variance 1 and by 19 to 27 at 100.
 #
 # Predictions suffer less. Where no label is wrong they are better at every variance:
-# the q(v) is narrower than the one by quadrature, and there confidence is justified.
-# Where labels are wrong the two are alike at variances 1 and 10, and gumbel is worse at
-# 100.
+# q(v) is narrower than with quadrature, and there confidence is justified. Where labels
+# are wrong the two are alike at variances 1 and 10, and gumbel is worse at 100.
 #
 # What the looser bound does distort is the choice of the kernel. Where no label is
-# wrong, the bound by quadrature is largest at variance 100, gumbel's at 10; where one
-# in ten is wrong, at 10 and at 1. The test scores agree with the quadrature in both
-# cases.
+# wrong, the bound by quadrature is largest at variance 100, and the gumbel bound at 10;
+# where one in ten is wrong, they are largest at 10 and at 1. The test scores agree with
+# the quadrature in both cases.

@@ -14,9 +14,9 @@
 # %% [markdown]
 # # Diagnosing chains
 #
-# What a healthy run looks like, four ways in which a run goes wrong, and what to do
-# about each. `gp.diagnostics.report` describes the problem in words; the figures show
-# it.
+# This notebook shows what a healthy run looks like, four ways in which a run goes
+# wrong, and what to do about each. `gp.diagnostics.report` describes the problem in
+# words; the figures show it.
 
 # %%
 import jax.numpy as jnp
@@ -36,9 +36,9 @@ num_draws = num_steps // 2
 # %% [markdown]
 # ## A healthy run
 #
-# Yearly counts of coal-mining disasters, modelled by a log Gaussian Cox process. One
-# call fits the Gaussian approximation, freezes the inducing inputs and starts four
-# chains from the fit.
+# The data are yearly counts of coal-mining disasters, modelled by a log Gaussian Cox
+# process. One call fits the Gaussian approximation, freezes the inducing inputs and
+# starts four chains from the fit.
 
 # %%
 data = gp.datasets.coal()
@@ -216,10 +216,10 @@ print(diagnostics.report(one_mode))
 # %% [markdown]
 # ## A datum that does not belong
 #
-# Leave-one-out cross-validation weighs the draws by how much each datum influences
+# Leave-one-out cross-validation weights the draws by how much each datum influences
 # them. A datum with a strong influence gives weights with a heavy tail, a Pareto shape
-# above 0.7: its term of the sum cannot be trusted, and the datum deserves a look. Here
-# one year gets a count that no smooth intensity explains.
+# above 0.7: its term of the sum cannot be trusted, and the datum deserves attention.
+# Here one year gets a count that no smooth intensity explains.
 
 # %%
 y_odd = np.array(data.y)

@@ -109,7 +109,7 @@ show(axes[2], spread, "sd / mean of exp(f)", cmap="magma")
 # ## Gaussian and free form
 #
 # The maps of fit and draws look alike, but the hyperparameters differ: the fit has one
-# value of each, and the draws show how uncertain they are.
+# value for each, and the draws show how uncertain they are.
 
 # %%
 at_fit = gp.predict(model, hybrid.fit, x, 1.0)["y"]
@@ -125,9 +125,9 @@ _ = axes[1].legend()
 # %% [markdown]
 # ## How many in a quarter?
 #
-# How many saplings would a new realisation have in a quarter of the map? This depends
-# on the intensity in all its cells together. `draw_functions` draws sample paths, and
-# given those the counts are Poisson. The observed number is printed for comparison.
+# How many saplings would new data have in a quarter of the map? This depends on the
+# intensity in all its cells together. `draw_functions` draws sample paths, and given
+# these the counts are Poisson. The observed number is printed for comparison.
 
 # %%
 f = gp.draw_functions(

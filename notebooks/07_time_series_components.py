@@ -18,7 +18,7 @@
 # Each part is a Gaussian process with its own kernel; the model adds them up, and the
 # posterior has each of them separately. The data are the monthly means of CO₂ at Mauna
 # Loa from 1988 to 2017, in parts per million (NOAA Global Monitoring Laboratory). The
-# last five years are kept for a test.
+# last five years are kept for testing.
 
 # %%
 import matplotlib.pyplot as plt
@@ -59,11 +59,11 @@ _ = ax.legend()
 # - *Noise*: independent from month to month.
 #
 # The priors are in ppm and years. They say what is plausible before seeing the data: a
-# trend of around 1.5 ppm a year, a season of a few ppm, a residual below one. Priors on
-# the lengthscales keep the parts apart: without them a "residual" with a lengthscale of
-# twenty years would be a second trend.
+# trend of around 1.5 ppm per year, a season of a few ppm, a residual below one. Priors
+# on the lengthscales keep the parts apart: without them a "residual" with a lengthscale
+# of twenty years would be a second trend.
 #
-# When there are no data, that is in predictions, three further sites ask for the parts.
+# Without data, that is in predictions, three further sites return the parts.
 
 
 # %%
@@ -115,8 +115,8 @@ def model(x, y=None):
 #
 # `AutoCoupled` is one Gaussian over the inducing values of all three processes. It
 # knows that they share the data: where the trend is higher, the residual is lower. All
-# noise is Gaussian here, so that nothing is lost by that, and natural gradients find it
-# in few steps. The hyperparameters are those of the largest posterior density.
+# noise is Gaussian here, so nothing is lost by this form, and natural gradients find it
+# in a few steps. The hyperparameters are those of the largest posterior density.
 
 # %%
 fit = gp.fit(
@@ -138,8 +138,8 @@ for name, value in fit.guide.median(fit.params).items():
 # ## The parts
 #
 # `draw_functions` draws the three parts together, in the past and in the years to come.
-# A constant can move from one part to another without any change of the sum: the mean
-# of each draw of the season goes to the trend. The bands hold 90 % of the draws.
+# A constant can move from one part to another without changing the sum, so the mean of
+# each draw of the season is moved to the trend. The bands contain 90 % of the draws.
 
 # %%
 drawn = gp.draw_functions(random.key(1), model, fit, years, num_draws=200)
@@ -162,8 +162,8 @@ axes[0].legend()
 _ = axes[2].set(xlabel="year")
 
 # %% [markdown]
-# The residual has events in it: slow growth after the eruption of Pinatubo in 1991, and
-# the El Niño of 1997 and 1998.
+# The residual shows events: slow growth after the eruption of Pinatubo in 1991, and the
+# El Niño of 1997 and 1998.
 #
 # What is least certain is *which part* a change belongs to. Sums are known better:
 
@@ -187,8 +187,9 @@ _ = ax.axhline(0, color="0.5", lw=0.8)
 # %% [markdown]
 # ## Can the model be trusted?
 #
-# First, could it have made the data that it has seen? A statistic that the model does
-# not fit directly: the largest rise from one year to the next, over the same month.
+# First, could it have made the data that it has seen? The check uses a statistic that
+# the model does not fit directly: the largest rise from one year to the next, over the
+# same month.
 
 # %%
 new = gp.posterior_predictive(random.key(2), model, fit, x, y, num_draws=1000)
@@ -204,7 +205,7 @@ low, high = np.quantile(largest_rise(new), [0.05, 0.95])
 print(f"largest rise: {largest_rise(y):.2f} ppm, model {low:.2f} to {high:.2f} ppm")
 
 # %% [markdown]
-# Then, the five years that it has not seen:
+# Then the five years that it has not seen:
 
 # %%
 ahead = gp.predict(model, fit, x_test)["y"]
@@ -222,7 +223,7 @@ _ = ax.legend()
 
 # %% [markdown]
 # For two and a half years the months are where they were predicted; then they rise
-# above the band. The El Niño of 2015 and 2016 brought a faster growth than any in the
-# 25 years before, and the band is too narrow for another reason too: the fit takes the
-# parabola and the hyperparameters for known. `gp.sample(key, model, x, y, init=fit)`
+# above the band. The El Niño of 2015 and 2016 brought faster growth than any in the 25
+# years before, and the band is too narrow for another reason too: the fit treats the
+# parabola and the hyperparameters as known. `gp.sample(key, model, x, y, init=fit)`
 # draws them as well, with the processes integrated out.

@@ -16,8 +16,8 @@
 #
 # How many ticks does a grouse chick carry, and what does that have to do with the
 # altitude of its nest? Elston, Moss, Boulinier, Arrowsmith & Lambin (2001) counted the
-# ticks on 403 chicks of 118 broods at 63 locations, in three years. The model has all
-# that such a question usually needs:
+# ticks on 403 chicks of 118 broods at 63 locations, in three years. The model has
+# everything that such a question usually needs:
 #
 # - a *count* with an *exposure*: the ticks of a brood, over the number of its chicks;
 # - a *fixed effect* of the year;
@@ -62,8 +62,8 @@ _ = ax.legend()
 #
 # The log of the expected number of ticks on a chick is a sum. The effect of the
 # altitude has a linear part and a smooth deviation from it; the effects of the
-# locations are normal, and how much they differ is learnt (τ). They are written as
-# τ · e with e standard normal, the form in which samplers move easily.
+# locations are normal, and how much they differ is learnt (τ). They are written as τ ·
+# e with e standard normal, a form in which samplers move easily.
 #
 # `likelihood` is an argument, so that two models differ in nothing else: Poisson, or
 # negative binomial, in which broods differ more than chance.
@@ -104,7 +104,7 @@ data = (height, year, location, num_chicks)
 # %% [markdown]
 # ## Before the data
 #
-# Draws from the priors: what is the largest brood total that they expect? A prior under
+# Draws from the priors show the largest brood total that they expect. A prior under
 # which most data sets have broods with millions of ticks would be a bad one.
 
 # %%
@@ -149,14 +149,15 @@ az.compare({name: run.draws for name, run in runs.items()})[
 ]
 
 # %% [markdown]
-# The negative binomial model is far better. The warning of both rows is a large Pareto
-# k, which the reports above name too: some broods are the only ones of their location,
-# and without them its effect is another. In the Poisson model, where locations have to
-# account for all differences, that is so for nearly half of the broods; in the other
-# one for 8 of 118, too few to matter for a difference of this size.
+# The negative binomial model is far better. The warning in both rows is about a large
+# Pareto k, which the reports above name too: some broods are the only ones at their
+# location, and without them its effect would be different. In the Poisson model, where
+# locations have to account for all differences, this is so for nearly half of the
+# broods; in the other model for 8 of 118, too few to matter for a difference of this
+# size.
 #
-# The reports also ask for more draws: 200 effective draws, as they are here, are enough
-# for the intervals below, and for a paper `num_samples=1000` would be better.
+# The reports also ask for more draws: the 200 effective draws here are enough for the
+# intervals below, but for a paper `num_samples=1000` would be better.
 #
 # And a posterior predictive check: how much do broods differ?
 
@@ -185,8 +186,8 @@ _ = axes[0].legend(fontsize="small")
 # %% [markdown]
 # ## The answer
 #
-# The number of ticks on a chick against altitude, at an average location, in 1996. The
-# band holds 90 % of the posterior of the expected number.
+# The figure shows the number of ticks on a chick against altitude, at an average
+# location, in 1996. The band contains 90 % of the posterior of the expected number.
 
 # %%
 best = runs["negative_binomial"]
@@ -221,9 +222,9 @@ az.summary(
 )
 
 # %% [markdown]
-# 1996 was the year of ticks, and fifty metres of altitude divide them by about
-# exp(0.9), two and a half. The smooth deviation from that line is small: its sd is
-# within reach of zero. What the altitude does not explain is shared between the
+# 1996 was the year of ticks, and fifty metres of altitude divide their number by about
+# exp(0.9), two and a half. The smooth deviation from that line is small: its sd may
+# well be close to zero. What the altitude does not explain is shared between the
 # locations (`tau`) and the broods (`concentration`; the smaller, the more they differ).
 #
 # The locations with the largest effects, with their 90 % intervals:

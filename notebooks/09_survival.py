@@ -16,8 +16,8 @@
 #
 # How long do patients stay free of a recurrence, and what does it depend on? The data
 # are the 686 women of a trial of the German Breast Cancer Study Group (see Royston &
-# Altman 2013). For 387 of them the study ended before a recurrence: of these times we
-# know only that they are longer than what was seen, they are *censored*.
+# Altman 2013). For 387 of them the study ended before a recurrence. These times are
+# *censored*: we know only that they are longer than what was seen.
 #
 # The model is an accelerated failure time model: a Weibull distribution of the time,
 # whose scale depends on the patient. The number of positive lymph nodes, the
@@ -60,9 +60,9 @@ w = np.column_stack(list(linear.values()))
 #
 # With $f$ the log of the scale, P(time > t) = exp(−(t / exp f)^c). A unit of $f$
 # multiplies all times by e, so effects of one or two are large, and the priors say so;
-# those of `sd` keep away from zero, where a lengthscale would mean nothing.
-# `Weibull` takes `censored=1` for the times that had not ended. Each process sees one
-# column of x, through its own inducing inputs.
+# those of `sd` keep away from zero, where a lengthscale would be meaningless. `Weibull`
+# takes `censored=1` for the censored times. Each process uses one column of x, with its
+# own inducing inputs.
 
 # %%
 z = [np.linspace(*np.quantile(column, [0, 1]), 8)[:, None] for column in x.T]
@@ -87,7 +87,7 @@ def model(x, w, years=None, censored=0):
 # %% [markdown]
 # ## Fit, and draws from it
 #
-# The fit with `AutoCoupled` keeps how the three functions depend on each other. The
+# The fit with `AutoCoupled` captures how the three functions depend on each other. The
 # chains start from it.
 
 # %%
@@ -116,8 +116,9 @@ az.summary(hybrid.draws, var_names=["beta", "shape", "sd"], kind="stats", round_
 #
 # ## The three functions
 #
-# The effect of a column, as the factor by which it multiplies all times, with the
-# others at their medians. Ticks at the bottom show where there are patients.
+# The figure shows the effect of each column, as the factor by which it multiplies all
+# times, with the others at their medians. Ticks at the bottom show where there are
+# patients.
 
 # %%
 middle, zero = np.median(x, axis=0), np.zeros((60, w.shape[1]))
@@ -150,9 +151,9 @@ axes[0].minorticks_off()
 # %% [markdown]
 # ## Does the model fit?
 #
-# The Kaplan–Meier estimate of the share without recurrence needs no model. The
-# bands are the same share in data drawn by the model, without censoring: 90 % of the
-# draws. The patients are split by the number of nodes, the strongest covariate.
+# The Kaplan–Meier estimate of the share without recurrence needs no model. The bands
+# contain 90 % of the draws of the same share in data drawn by the model, without
+# censoring. The patients are split by the number of nodes, the strongest covariate.
 
 
 # %%
@@ -182,8 +183,8 @@ ax.set(xlabel="years", ylabel="without recurrence", xlim=(0, 7), ylim=(0, 1))
 _ = ax.legend(title="bands: model; steps: Kaplan–Meier", fontsize="small")
 
 # %% [markdown]
-# The steps are within the bands or near their edges. What is missing can be seen too:
-# in the data there are fewer recurrences in the first half year, and more in the two
-# years after it. The hazard of a Weibull distribution rises or falls for all times;
-# here it rises, and then falls. A log-normal time, `gp.likelihoods.CensoredGaussian` of
-# the log of the years, is the next model to try.
+# The steps are within the bands or near their edges. What the model misses can be seen
+# too: in the data there are fewer recurrences in the first half year, and more in the
+# two years after it. The hazard of a Weibull distribution rises or falls for all times;
+# here it rises, and then falls. A log-normal time, `gp.likelihoods.CensoredGaussian`
+# for the log of the years, is the next model to try.

@@ -16,8 +16,9 @@
 #
 # Four things were measured in New York on each of 153 days of 1973: ozone, sunshine,
 # wind and temperature (Chambers, Cleveland, Kleiner & Tukey 1983). A quarter of the
-# ozone values are missing. The outputs move together, so that what is known of a day's
-# weather says something of its ozone. Processes that the outputs share say how much.
+# ozone values are missing. The outputs move together, so what is known about a day's
+# weather says something about its ozone. Processes that the outputs share express how
+# much.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,7 +43,7 @@ print("missing:", dict(zip(names, np.isnan(y).sum(axis=0).tolist())))
 
 # %% [markdown]
 # To see what the shared processes are worth, the ozone values of three blocks of twelve
-# days, 31 that *are* known, are kept for a test.
+# days, 31 of them known, are kept for testing.
 
 # %%
 blocks = np.zeros(len(x), bool)
@@ -56,9 +57,9 @@ print(f"{is_test.sum()} ozone values kept, {known[:, 0].sum()} to fit")
 # %% [markdown]
 # ## The model
 #
-# The linear model of coregionalisation: all outputs share two processes of the day, one
-# slow and one fast, mixed by a matrix of weights; each output has noise of its own. A
-# mask says which entries are known: what is not has no influence at all.
+# This is the linear model of coregionalisation: all outputs share two processes of the
+# day, one slow and one fast, mixed by a matrix of weights; each output has noise of its
+# own. A mask says which entries are known; the others have no influence at all.
 
 # %%
 z_slow, z_fast = (np.linspace(-5.0, 158.0, m)[:, None] for m in (16, 55))
@@ -113,7 +114,7 @@ fits = {"all outputs": fitted(known), "ozone alone": fitted(alone)}
 print(gp.diagnostics.report(fits["all outputs"], x, y, known))
 
 # %% [markdown]
-# ## The ozone that was kept
+# ## The ozone values that were kept
 
 # %%
 print("90 % intervals of the kept values, log ozone:")
@@ -132,11 +133,11 @@ for name, fit in fits.items():
     )
 
 # %% [markdown]
-# In a block of twelve days without ozone, ozone alone goes back to its mean, with a
-# wide band. The other outputs were measured on those days, and the shared processes
-# carry what they say over to the ozone: the error is smaller, the band narrower, and
-# the log density of what was measured higher. (Of 31 values, 90 % intervals hold 25 to
-# 31 with a probability of 97 %.)
+# In a block of twelve days without ozone values, the fit to ozone alone goes back to
+# the mean, with a wide band. The other outputs were measured on those days, and the
+# shared processes carry their information over to the ozone: the error is smaller, the
+# band narrower, and the log density of the measurements higher. (Of 31 values, 90 %
+# intervals contain 25 to 31 with a probability of 97 %.)
 
 # %%
 figure, axes = plt.subplots(2, 1, figsize=(8, 5), sharex=True, layout="constrained")
@@ -154,9 +155,9 @@ _ = axes[1].set(xlabel="days from the first of May 1973")
 # %% [markdown]
 # ## What the outputs share
 #
-# A process may have its sign changed, and its column of the mixing matrix with it,
-# without any change to the data: the signs of a column mean something only next to each
-# other. Ozone and temperature go together, wind goes against them.
+# Changing the sign of a process and of its column of the mixing matrix changes nothing
+# in the data: only the relative signs within a column have a meaning. Ozone and
+# temperature go together, wind goes against them.
 
 # %%
 mixing = np.asarray(fits["all outputs"].params["mixing_auto_loc"])

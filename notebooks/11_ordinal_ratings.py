@@ -15,10 +15,10 @@
 # # Ratings: ordered classes
 #
 # Experts gave 1599 red wines from Portugal grades from 3 to 8 (Cortez, Cerdeira,
-# Almeida, Matos & Reis 2009). What do eleven chemical measurements say about the
-# grade? A grade is not a number: the step from 5 to 6 need not be as large as that from
-# 7 to 8. It is not a mere class either: 5 lies between 4 and 6. An *ordered logistic*
-# likelihood takes it for what it is,
+# Almeida, Matos & Reis 2009). What do eleven chemical measurements say about the grade?
+# A grade is not a number: the step from 5 to 6 need not be as large as that from 7 to
+# 8. It is not a mere class either: 5 lies between 4 and 6. An *ordered logistic*
+# likelihood treats it as what it is,
 #
 # $$P(y \le k \mid f) = \sigma(c_k - f),$$
 #
@@ -69,12 +69,13 @@ plt.show()
 # ## The model
 #
 # The latent quality is a Gaussian process around a linear effect of every column: the
-# process is for what is not linear, and for what columns do together. With a
-# lengthscale for each column it can leave columns out. The linear part is its
-# `mean=`, and not added to it: a sampler then moves both together.
+# process captures what is not linear, and interactions between columns. With a
+# lengthscale for each column it can leave columns out. The linear part is its `mean=`
+# instead of being added to it: a sampler then moves both together.
 #
-# A constant in $f$ is the same as one in all cutpoints. Here the first cutpoint is 0,
-# `level` is the quality of an average wine, and gaps between cutpoints are positive.
+# A constant added to $f$ has the same effect as one subtracted from all cutpoints. Here
+# the first cutpoint is 0, `level` is the quality of an average wine, and gaps between
+# cutpoints are positive.
 
 # %%
 z = gp.inducing.kmeans(x, 40)
@@ -125,10 +126,10 @@ print(gp.diagnostics.report(run.draws))
 # %% [markdown]
 # ## What the grades are worth
 #
-# The report asks for more draws, as it should for a paper; some ninety effective draws
+# The report asks for more draws, which a paper would need; some ninety effective draws
 # of the slowest parameter are enough for what follows.
 #
-# The cutpoints are not equally far apart: 4 is a narrow grade, 5 the widest.
+# The cutpoints are not equally far apart: 4 is a narrow grade, and 5 is the widest.
 
 # %%
 posterior = gp.diagnostics.group(run.draws, "posterior")
@@ -140,8 +141,8 @@ for grade, values in zip(GRADES[1:], np.asarray(posterior["gap"]).reshape(-1, 4)
 # %% [markdown]
 # ## Which columns matter
 #
-# Linear effects, for one standard deviation of a column, in units of quality: 1 more
-# multiplies the odds of a better grade by $e$.
+# The linear effects of one standard deviation of a column are in units of quality: one
+# more unit multiplies the odds of a better grade by $e$.
 
 # %%
 order = np.argsort(np.asarray(posterior["slope"]).mean(axis=(0, 1)))
@@ -177,9 +178,9 @@ plt.show()
 # %% [markdown]
 # ## Is it worth it?
 #
-# Two simpler models. One has the same likelihood and linear effects only: plain
-# NumPyro. The other takes the grade for a number, with Gaussian noise, and the
-# probability of a grade is that of the half unit around it on both sides.
+# Here are two simpler models for comparison. One has the same likelihood and linear
+# effects only, in plain NumPyro. The other treats the grade as a number with Gaussian
+# noise, and the probability of a grade is that of the half unit on either side of it.
 
 
 # %%
@@ -247,8 +248,8 @@ az.compare({"smooth": run.draws, "linear": of_linear})[
 # %% [markdown]
 # ## Can one trust the probabilities?
 #
-# Whether a wine gets at least 6: the share of wines that do, against the probability
-# that the model gives, in groups of equal size.
+# The figure is about grades of at least 6: the share of wines that get one, against the
+# probability that the model gives, in groups of equal size.
 
 # %%
 figure, ax = plt.subplots(figsize=(4, 3.4), layout="constrained")

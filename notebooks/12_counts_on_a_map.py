@@ -141,7 +141,7 @@ for name, with_distance in models.items():
 #
 # Leave-one-out cross-validation, from the same draws. The two models predict single
 # pieces of street equally well, within the error of the difference: with neighbours on
-# all sides the process knows the trend without being told.
+# all sides the process finds the trend by itself.
 
 # %%
 az.compare({name: run.draws for name, run in runs.items()})[
@@ -149,8 +149,9 @@ az.compare({name: run.draws for name, run in runs.items()})[
 ]
 
 # %% [markdown]
-# The slope is well away from zero all the same, and that is no contradiction: the
-# comparison asks which model predicts better, the slope what the second model says.
+# The slope is well away from zero all the same. This is no contradiction: the
+# comparison asks which model predicts better, while the slope is what the second model
+# infers.
 
 # %%
 best = runs["map and distance"]
@@ -162,7 +163,7 @@ az.summary(
 )
 
 # %% [markdown]
-# ## Does the model give such data?
+# ## Could the model have made these data?
 #
 # A posterior predictive check of what negative binomial counts could miss: the number
 # of pieces of street without a death, and the largest number at one piece.
@@ -188,14 +189,15 @@ for ax, statistic in zip(axes, statistics.values()):
 _ = axes[0].legend(fontsize="small")
 
 # %% [markdown]
-# Both models have as many empty pieces as the data. The largest count of the data is at
-# the low end of what they give: the tail of the negative binomial is heavier than that
-# of these counts, the price of its many zeros.
+# Both models have as many empty pieces as the data. The largest count in the data is at
+# the low end of what they predict: the tail of the negative binomial is heavier than
+# that of these counts, which is the price of its many zeros.
 #
 # ## The map
 #
-# At 100 m of street at every place: the expected number of deaths, and the probability
-# that it exceeds two, an *exceedance* map. Both come from the same draws.
+# The maps show, for 100 m of street at every place, the expected number of deaths, and
+# the probability that it exceeds two (an *exceedance* map). Both come from the same
+# draws.
 
 # %%
 side = np.linspace(-3.5, 3.5, 36)
@@ -235,5 +237,6 @@ plt.show()
 
 # %% [markdown]
 # Where there are data the maps agree. Away from the pump, where few died, the second
-# one falls off as its slope says, and is the more certain for it. Neither knows of
-# Snow's pump but by its distance: the highest rates are where he found them.
+# one falls off as its slope says, and is therefore more certain. Neither model knows
+# anything about Snow's pump except its distance, and the highest rates are where he
+# found them.

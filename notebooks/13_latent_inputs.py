@@ -14,16 +14,16 @@
 # %% [markdown]
 # # Inputs that nobody has seen: a latent variable model
 #
-# Thirteen chemical measurements of 178 wines, from three cultivars of grapes (Forina,
-# Leardi, Armanino & Lanteri 1988). What few numbers for each wine would explain all
-# thirteen? Principal components answer with straight lines. In the *Gaussian process
-# latent variable model* (Lawrence 2005; Titsias & Lawrence 2010) every measurement is a
-# smooth function of an input that is not known,
+# The data are thirteen chemical measurements of 178 wines, from three cultivars of
+# grapes (Forina, Leardi, Armanino & Lanteri 1988). Which few numbers for each wine
+# would explain all thirteen? Principal components answer with straight lines. In the
+# *Gaussian process latent variable model* (Lawrence 2005; Titsias & Lawrence 2010)
+# every measurement is a smooth function of an input that is not known,
 #
 # $$y_{nd} = f_d(x_n) + \varepsilon_{nd}, \qquad x_n \sim N(0, I),$$
 #
-# and the input is a sample site as any other: a fit gives it an approximate posterior,
-# a sampler draws it.
+# and the input is a sample site like any other: a fit gives it an approximate
+# posterior, and a sampler draws it.
 
 # %%
 import jax.numpy as jnp
@@ -55,9 +55,9 @@ print(f"{num_rows} wines, {num_columns} measurements, {hidden.sum()} of them hid
 # %% [markdown]
 # ## The model
 #
-# Four latent columns, with a lengthscale each: a column that is not needed gets a long
-# one. All measurements share kernel and inducing inputs, which lie among the latent
-# inputs and are fitted. An entry that is missing is left out by `mask=`.
+# There are four latent columns with a lengthscale each; a column that is not needed
+# gets a long one. All measurements share the kernel and the inducing inputs, which lie
+# among the latent inputs and are fitted. Missing entries are left out by `mask=`.
 
 # %%
 NUM_LATENT = 4
@@ -121,9 +121,9 @@ order = np.argsort(log_lengthscale)
 print("lengthscales of the latent columns:", np.exp(log_lengthscale[order]).round(1))
 
 # %% [markdown]
-# The two latent columns with the shortest lengthscales, beside the first two principal
-# components. The colours were no part of the model. Crosses are as long as a standard
-# deviation of an input in both directions.
+# The figure shows the two latent columns with the shortest lengthscales, next to the
+# first two principal components. The model did not see the cultivars, which are the
+# colours. Crosses extend one standard deviation of an input in both directions.
 
 
 # %%
@@ -153,9 +153,9 @@ plt.show()
 # %% [markdown]
 # ## What was hidden
 #
-# Predictions of the entries that the model has not seen, from draws of the inputs,
-# beside the mean of the column and as many principal components, fitted to the known
-# entries by alternating least squares.
+# The table compares predictions of the entries that the model has not seen, from draws
+# of the inputs, with the mean of the column and with as many principal components,
+# fitted to the known entries by alternating least squares.
 
 
 # %%
@@ -196,9 +196,10 @@ report("means", np.zeros_like(y))
 # %% [markdown]
 # ## Draws
 #
-# The same text goes to NUTS, with the values of the processes integrated out: 718
+# NUTS takes the same model, with the values of the processes integrated out: 718
 # numbers are left. A rotation of the latent inputs changes next to nothing, so what can
-# be compared between chains are distances of wines, in units of the lengthscales.
+# be compared between chains is the distances between wines, in units of the
+# lengthscales.
 
 # %%
 draws = gp.sample(
@@ -223,7 +224,7 @@ report("draws", *entries_of(draws, params=fit.params))
 
 # %% [markdown]
 # How far do the fit and the draws agree? The normal distributions of the guide are
-# independent of each other, and its distances a little too certain for it.
+# independent of each other, and its distances are therefore a little too certain.
 
 # %%
 noise = np.random.default_rng(2).normal(size=(500, num_rows + 1, NUM_LATENT))

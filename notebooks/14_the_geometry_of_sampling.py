@@ -17,7 +17,7 @@
 # The posterior of a sparse Gaussian process has two kinds of unknowns: the whitened
 # inducing values $v$, with $u = m_\theta(z) + L_\theta v$, and the hyperparameters
 # $\theta$. A chain that moves both has to follow a narrow, bent ridge. This notebook
-# shows the ridge, where it comes from, and the coordinates in which it is gone:
+# shows the ridge, where it comes from, and the coordinates in which it disappears:
 # [`coordinates="fitted"`](../docs/sampling.md#what-the-sampler-moves), the default of
 # `gp.sample` when it is given a fit.
 
@@ -42,9 +42,10 @@ num_draws = 1000
 # %% [markdown]
 # ## The model
 #
-# Coal-mining disasters a year, a log Gaussian Cox process on $M = 30$ inducing inputs,
-# and a Gaussian approximation of its posterior: $q(v) = \mathcal N(\hat m, \hat S)$ at
-# one value $\hat\theta$ of the hyperparameters.
+# The model is a log Gaussian Cox process with $M = 30$ inducing inputs for the yearly
+# number of coal-mining disasters. A fit gives a Gaussian approximation of its
+# posterior, $q(v) = \mathcal N(\hat m, \hat S)$ at one value $\hat\theta$ of the
+# hyperparameters.
 
 # %%
 data = gp.datasets.coal()
@@ -73,9 +74,9 @@ fit = gp.fit(
 # %% [markdown]
 # ## Two chains of the same posterior
 #
-# The same sampler, NUTS, from the same fit; once it moves $v$ and $\theta$ themselves,
-# once the coordinates of the fit. The draws that come back are those of $v$ and
-# $\theta$ both times.
+# The same sampler, NUTS, starts from the same fit twice: once it moves $v$ and $\theta$
+# themselves, and once the coordinates of the fit. Both times it returns draws of $v$
+# and $\theta$.
 
 # %%
 draws, cost = {}, {}
@@ -106,11 +107,11 @@ for coordinates in ("whitened", "fitted"):
 # %% [markdown]
 # ## Where the ridge comes from
 #
-# The data determine the function well, and the function at the inducing inputs is
-# $u = L_\theta v$. When $\theta$ moves and $u$ has to stay, $v = L_\theta^{-1} u$ must
-# move with $\theta$. *Given* $v$, only a small range of $\theta$ agrees with the data.
-# Below: the marginal posterior of the lengthscale, and its conditional posterior given
-# the $v$ of one draw, by the log density of the model on a grid.
+# The data determine the function well, and the function at the inducing inputs is $u =
+# L_\theta v$. When $\theta$ moves and $u$ has to stay, $v = L_\theta^{-1} u$ must move
+# with $\theta$. *Given* $v$, only a small range of $\theta$ agrees with the data. The
+# figure shows the marginal posterior of the lengthscale, and its conditional posterior
+# given the $v$ of one draw, from the log density of the model on a grid.
 
 # %%
 posterior = {n: np.asarray(v) for n, v in group(draws["fitted"], "posterior").items()}
@@ -146,9 +147,9 @@ ratio = np.std(flat["lengthscale"]) / np.sqrt(
 print(f"the marginal is {ratio:.0f} times as wide as the conditional")
 
 # %% [markdown]
-# A step of a sampler has to be about as long as the conditional is wide; to cross the
-# marginal it takes many of them. Gibbs sampling, which alternates between $v$ given
-# $\theta$ and $\theta$ given $v$, is the worst of all here: $\theta$ crosses the
+# A step of a sampler has to be about as long as the conditional is wide, and it takes
+# many such steps to cross the marginal. Gibbs sampling, which alternates between $v$
+# given $\theta$ and $\theta$ given $v$, is the worst of all here: $\theta$ crosses the
 # marginal as a random walk with steps as long as the conditional.
 #
 # ## The fit knows the way
@@ -160,9 +161,9 @@ print(f"the marginal is {ratio:.0f} times as wide as the conditional")
 # $$\Lambda = \hat L^{-\top} (\hat S^{-1} - I) \hat L^{-1}, \qquad
 # \eta = \hat L^{-\top} \hat S^{-1} \hat m .$$
 #
-# They stand for the data, not for the prior; in the code below they are data of their
-# own, $y$ seen through $H u$ with noise of variance one. Held fixed, they give a
-# posterior of $v$ at *any* other $\theta$:
+# They represent the data, not the prior; in the code below they are pseudo-data, $y = H
+# u$ plus noise of variance one. Kept fixed, they give a posterior of $v$ at *any* other
+# $\theta$:
 #
 # $$q(v \mid \theta) \propto \mathcal N(v; 0, I)\, t(L_\theta v)
 # = \mathcal N(P^{-1} L_\theta^\top \eta,\; P^{-1}), \qquad
@@ -208,10 +209,10 @@ xi = np.stack([to_xi(*values) for values in zip(*thetas, v)])
 # %% [markdown]
 # ## Before and after
 #
-# The same draws of the posterior, in both sets of coordinates: the coordinate of $v$
-# that follows the lengthscale most, and the coordinate of $\xi$ that does. On the left
-# the ridge is seen from one side: long lengthscales come with low values. On the right
-# hardly anything is left of it. The last panel shows the correlation with the log
+# The figure shows the same draws of the posterior in both sets of coordinates: the
+# coordinate of $v$ and the coordinate of $\xi$ that follow the lengthscale most. On the
+# left the ridge is seen from one side: long lengthscales come with low values. On the
+# right hardly anything is left of it. The last panel shows the correlation with the log
 # lengthscale for all 30 coordinates.
 
 # %%
@@ -236,8 +237,8 @@ axes[2].set(xlabel="coordinate", ylim=(0, 1), title="rank correlation with it")
 _ = axes[2].legend(frameon=False)
 
 # %% [markdown]
-# The spread tells the same: in the coordinates of the fit the draws are close to
-# standard normal, so that one step size is right for all of them.
+# The spread shows the same: in the coordinates of the fit the draws are close to
+# standard normal, so one step size is right for all of them.
 
 # %%
 for name, values in {"v": v, "ξ": xi}.items():
@@ -259,5 +260,5 @@ for name, values in {"v": v, "ξ": xi}.items():
 # - **Without a chain**: in these coordinates the posterior is often so close to a
 #   Gaussian that [importance sampling](../docs/sampling.md#without-a-chain) from the
 #   fit suffices.
-# - What other samplers and other models make of them is
-#   [measured](../docs/choosing-a-sampler.md).
+# - [Choosing a sampler](../docs/choosing-a-sampler.md) has measurements for other
+#   samplers and other models.

@@ -2,9 +2,9 @@
 
     Σ_n E_{q(f_n)} log p(y_n|f_n) − KL( q(v) ‖ N(0, I) ),   q(f_n) = ∫ p(f_n|v) q(v) dv
 
-A family for q(v) is variational inference; a point is a log density for Hamiltonian
-Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``fit``, ``sample`` and
-``predict`` for the rest.
+With a family for q(v) this is variational inference; with a point it is a log density
+for Hamiltonian Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``fit``,
+``sample`` and ``predict`` for the rest.
 """
 
 from svgp_ppl import (
@@ -21,8 +21,6 @@ from svgp_ppl import (
     plots,
     variational,
 )
-from svgp_ppl.arrow import arrow_rows
-from svgp_ppl.compilation import cache_compilations
 from svgp_ppl.diagnostics import hyperparameters
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fitting import (
@@ -48,7 +46,8 @@ from svgp_ppl.prediction import (
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 from svgp_ppl.process import SparseGP
-from svgp_ppl.sharding import shard
+from svgp_ppl.rows import arrow_rows, shard
+from svgp_ppl.runtime import cache_compilations
 
 __version__ = "0.1.0"
 

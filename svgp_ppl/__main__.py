@@ -1,4 +1,4 @@
-"""The main job: coal-mining disasters as a log Gaussian Cox process, start to end.
+"""The main job: coal-mining disasters as a log Gaussian Cox process, start to finish.
 
 Gaussian approximation by SVI, hybrid HMC over v and the hyperparameters started from it
 (Hensman et al. 2015), an ArviZ summary, a figure.
@@ -21,7 +21,7 @@ _PROBABILITIES = jnp.array([0.05, 0.5, 0.95])
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the job with the arguments of the command line."""
+    """Run the job with the command-line arguments."""
     options = _options(argv)
     data = gp.datasets.coal()
     model = coal_model(gp.inducing.grid(data.x, options.m))
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
         model,
         data.x,
         data.y,
-        # A variance with a heavy tail: smaller steps than usual follow it.
+        # The variance has a heavy tail, which needs smaller steps than usual.
         sampler=gp.mcmc.NUTS(target_acceptance_rate=0.9),
         init=fit,
         num_chains=options.chains,

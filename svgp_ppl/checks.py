@@ -1,7 +1,7 @@
 """Facts about the arguments that are known before anything is compiled.
 
-Each check raises a ``ValueError`` that says what was expected, what came and what to
-do. Values can only be looked at outside a trace; shapes and types always.
+Each check raises a ``ValueError`` that says what was expected, what was given and what
+to do. Values can be read only outside a trace; shapes and types always.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 
-from svgp_ppl.sharding import automatic, first_true, is_sharded
+from svgp_ppl.rows.sharding import automatic, first_true, is_sharded
 
 __all__ = [
     "InvalidRow",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def is_concrete(value) -> bool:
-    """Whether the values can be looked at (inside ``jit`` they cannot)."""
+    """Whether the values can be read (inside ``jit`` they cannot)."""
     return not isinstance(value, Tracer)
 
 
@@ -40,8 +40,8 @@ class InvalidRow(ValueError):
     """A row of the data that cannot be used.
 
     Args:
-        words: Number of the row -> the message.
-        row: Counted from 0.
+        words: Function from the number of the row to the message.
+        row: Its number, counted from 0.
     """
 
     def __init__(self, words: Callable[[int], str], row: int):
@@ -49,7 +49,7 @@ class InvalidRow(ValueError):
         self.words, self.row = words, row
 
     def moved(self, by: int) -> "InvalidRow":
-        """The same of data of which these are the rows from ``by`` on."""
+        """The same error for data in which these rows start at row ``by``."""
         return InvalidRow(self.words, self.row + by)
 
 
@@ -58,10 +58,10 @@ def data_array(value, what: str) -> Any:
 
     Args:
         value: Array-like: arrays, lists, columns of pandas.
-        what: How to call it in an error message.
+        what: Its name in error messages.
 
     Raises:
-        ValueError: It is a masked array, no rectangle, or holds no real numbers.
+        ValueError: It is a masked array, is ragged, or does not hold real numbers.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
@@ -83,7 +83,7 @@ def data_array(value, what: str) -> Any:
             "first: np.asarray(..., dtype=float)."
         )
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))  # files of other machines
+        array = array.astype(array.dtype.newbyteorder("="))  # files from other machines
     return array
 
 
@@ -101,7 +101,7 @@ def require_finite(
 
     Args:
         value: Array of real numbers.
-        what: How to call it in an error message.
+        what: Its name in error messages.
         advice: What to do.
         where: Entries that count, of the shape of ``value``.
     """
@@ -125,7 +125,7 @@ def require_finite(
 
 
 def require_count(value, what: str, least: int = 1) -> int:
-    """An integer of at least ``least``, NumPy's included.
+    """An integer of at least ``least``; NumPy integers count.
 
     Raises:
         ValueError: It is anything else.
@@ -142,7 +142,7 @@ def require_key(key, what: str = "the first argument") -> None:
 
     Args:
         key: What was given.
-        what: How to call it in an error message.
+        what: Its name in error messages.
 
     Raises:
         ValueError: It is an integer, None or something else.
@@ -160,7 +160,7 @@ def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
     """Raise unless a model can be called with these arguments.
 
     Raises:
-        ValueError: It is no function, or has no such arguments.
+        ValueError: It is not a function, or does not take these arguments.
     """
     if not callable(model):
         raise ValueError(
@@ -169,7 +169,7 @@ def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
         )
     try:
         signature = inspect.signature(model)
-    except (TypeError, ValueError):  # of what is not written in Python
+    except (TypeError, ValueError):  # not written in Python
         return
     try:
         signature.bind(*args, **kwargs)
@@ -177,7 +177,7 @@ def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
         name = getattr(model, "__name__", type(model).__name__)
         raise ValueError(
             f"the model {name}{signature} cannot be called with these arguments: "
-            f"{error}. What is no option of this function goes to the model."
+            f"{error}. Arguments that are no option of this function go to the model."
         ) from None
 
 
@@ -188,7 +188,7 @@ def require_positive(
 
     Args:
         value: A number or an array; None and placeholders of ``jax.tree`` pass.
-        what: How to call it in an error message.
+        what: Its name in error messages.
         or_zero: Whether zero is allowed.
         or_infinite: Whether infinity is.
     """
@@ -212,11 +212,11 @@ def checked_inputs(x, what: str, like=None):
 
     Args:
         x: Array-like.
-        what: How to call it in an error message.
+        what: Its name in error messages.
         like: Inducing inputs [M, D] whose width x must have, or None.
 
     Raises:
-        ValueError: Wrong rank, no rows, another width, values that are not finite.
+        ValueError: Wrong rank, no rows, wrong width, or values that are not finite.
     """
     x = data_array(x, what)
     shape = np.shape(x)
@@ -255,5 +255,5 @@ def in_words(support) -> str:
         return f"the integers {low} to {high}"
     if isinstance(support, type(dist.constraints.open_interval(0.0, 1.0))):
         low, high = np.max(support.lower_bound), np.max(support.upper_bound)
-        return f"the numbers between {low:g} and {high:g}, without them"
+        return f"the numbers strictly between {low:g} and {high:g}"
     return str(support)

@@ -3,8 +3,8 @@
     h_0 = x,   h_l = f_l(h_{l−1}) drawn per datum,   y_n ~ p(y_n | f_L(h_{L−1, n}))
 
 (Salimbeni & Deisenroth 2017, eq. 14 to 18). The bound needs nothing new: an inner
-layer is ``sparse_gp(..., num_outputs=)`` whose latent goes through ``propagate``. Here
-are its surroundings: the width of every layer, fixed linear means that keep the inputs
+layer is ``sparse_gp(..., num_outputs=)`` whose latent goes through ``propagate``. This
+module has the rest: the width of every layer, fixed linear means that keep the inputs
 apart on their way up, and inducing inputs carried through those means.
 """
 
@@ -43,11 +43,11 @@ class LinearMean(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What one layer starts from.
+    """The start of one layer.
 
     Attributes:
         z: Inducing inputs, [M, D] with D the width of the layer below.
-        mean: Mean function, None for zero (as the last layer has it).
+        mean: Mean function, None for zero (as for the last layer).
         width: Number of outputs; None for one output without an axis of its own.
     """
 
@@ -68,7 +68,7 @@ def linear_mean(x, width: int) -> LinearMean:
         width: Number of its outputs.
 
     Raises:
-        ValueError: x is no finite [N, D], or ``width`` is not a positive integer.
+        ValueError: x is not a finite [N, D], or ``width`` is not a positive integer.
 
     Example:
         >>> gp.deep.linear_mean(np.ones((5, 3)), 4)(np.ones((5, 3))).shape
@@ -108,14 +108,14 @@ def layers(
         widths: Widths of the inner layers, ``num_layers − 1`` of them; min(D, 30) each
             if None.
         num_outputs: Outputs of the last layer; None for one, without an axis.
-        seed: Of k-means.
+        seed: Seed of k-means.
 
     Returns:
         The layers, the last with zero mean.
 
     Raises:
-        ValueError: x is no finite [N, D]; ``num_layers`` or a width is not a positive
-            integer; the number of widths is not ``num_layers − 1``.
+        ValueError: x is not a finite [N, D]; ``num_layers`` or a width is not a
+            positive integer; the number of widths is not ``num_layers − 1``.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(50, 3))
@@ -151,9 +151,9 @@ def compose(
     """The latent of the last layer at x, with draws of all layers below it.
 
     Adds for layer l = 0, 1, … the process ``{name}_{l}``, its inducing inputs as the
-    ``param`` site ``{name}_{l}_z``, and but for the last the draw ``{name}_{l}_h`` [N,
-    Q]. Write the same with ``sparse_gp`` and ``propagate`` for anything else: layers
-    that also see x, fixed inducing inputs, other means.
+    ``param`` site ``{name}_{l}_z``, and except for the last the draw ``{name}_{l}_h``
+    [N, Q]. Use ``sparse_gp`` and ``propagate`` directly for anything else: layers that
+    also see x, fixed inducing inputs, other means.
 
     Args:
         name: Beginning of the names of the sites.

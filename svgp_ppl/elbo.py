@@ -6,8 +6,8 @@
 The guide runs first. Where its q(v) can be marginalised, the model's site of v receives
 the distribution itself in place of a draw from it; latents then have Gaussian marginals
 and ``observe`` sites give variational expectations. All other latent sites are sampled
-and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and
-distributions, no kernels.
+and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and distributions, but
+no kernels.
 """
 
 from typing import Any, Literal, get_args
@@ -20,8 +20,8 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.handlers import marginalised, trace_of, unwrapped
+from svgp_ppl.observations.residual import Seen, gain
 from svgp_ppl.primitives import expected_of
-from svgp_ppl.residual import Seen, gain
 from svgp_ppl.variational import Entropy, group_of, prior_kl
 
 __all__ = ["MarginalELBO", "require_data"]
@@ -33,8 +33,7 @@ class MarginalELBO(ELBO):
     For ``numpyro.infer.SVI(..., loss=MarginalELBO())``. With a Gaussian q(v), point
     estimates for the rest and a deterministic expectation, the loss has no noise. A
     q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
-    site.
-    A guide whose other sites depend on the draw of v is not supported.
+    site. A guide whose other sites depend on the draw of v is not supported.
 
     Args:
         num_particles: Draws of the other latent sites per evaluation.

@@ -1,7 +1,7 @@
-"""Running a model: effect handlers, the marks of sites, and what plates may be.
+"""Running a model: effect handlers, the marks of sites, and rules for plates.
 
-The one home of what is private to NumPyro: how messages travel, and what stands in the
-stack of handlers. A site is recognised here, and in one way each:
+The one home of what is private to NumPyro: how messages travel, and the contents of the
+stack of handlers. A site is recognised here, and each kind in one way:
 
     is_inducing    the whitened values of a process        (``sparse_gp``)
     is_layer       the draw of a layer                     (``propagate``)
@@ -24,9 +24,9 @@ from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
 from numpyro.primitives import _PYRO_STACK, apply_stack, plate
 
-from svgp_ppl.compilation import TRACING
 from svgp_ppl.latent import NOT_AN_ARRAY, Latent
-from svgp_ppl.sharding import automatic
+from svgp_ppl.rows.sharding import automatic
+from svgp_ppl.runtime.compilation import TRACING
 from svgp_ppl.variational import can_marginalise, group_of, simplified
 from svgp_ppl.variational.sample_path import ExactPath, FeaturePath, SamplePath
 
@@ -97,7 +97,7 @@ def trace_of(
         if "size of plate" in str(error):
             message = "a plate of the model has no rows: its size must be positive."
             raise ValueError(f"{message} Is x empty?") from error
-        # JAX, which was given a latent, can only say that it knows no such type.
+        # JAX, given a latent, can only say that it knows no such type.
         if f"{Latent.__module__}.{Latent.__name__}" not in str(error):
             raise
         raise ValueError(NOT_AN_ARRAY) from error
@@ -111,9 +111,9 @@ def trace_of(
 
 
 def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Let an automatic guide look at the model once, outside of compiled code.
+    """Let an automatic guide run the model once, outside compiled code.
 
-    Inside of a trace it would keep tracers, as a guide written by hand may.
+    Inside a trace it would keep tracers, as a hand-written guide may.
     """
     if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
         return
@@ -131,7 +131,7 @@ def unpacked(guide: Any, latent: Any) -> dict[str, Any]:
 
 
 def random_key() -> Any:
-    """A key from ``numpyro.handlers.seed``; None where there is none."""
+    """A key from ``numpyro.handlers.seed``; None if there is none."""
     return numpyro.prng_key() if _PYRO_STACK else None
 
 
@@ -142,9 +142,9 @@ def marked_deterministic(name: str, value: Any, mark: dict[str, Any]) -> Any:
 
 
 def prototype(sites: dict[str, dict]) -> dict[str, dict]:
-    """What is known of a run before anything is computed: no values, no distributions.
+    """Facts of a run before anything is computed: no values, no distributions.
 
-    Marks stay in ``infer``; of a sample site ``event_shape`` does.
+    Marks stay in ``infer``; a sample site keeps its ``event_shape``.
     """
     found = {}
     for name, site in sites.items():
@@ -175,10 +175,10 @@ def is_layer(site: dict) -> bool:
 
 
 def unwrapped(distribution: Any) -> tuple[Any, Any]:
-    """What a distribution is under its wrappers, and its mask.
+    """A distribution without its wrappers, and its mask.
 
     Returns:
-        The distribution under every mask, ``expand`` and ``to_event``, and the mask:
+        The distribution inside every mask, ``expand`` and ``to_event``, and the mask:
         True, or a boolean or array that broadcasts to the batch shape.
     """
     mask: Any = True
@@ -191,15 +191,15 @@ def unwrapped(distribution: Any) -> tuple[Any, Any]:
 
 
 def is_point(distribution: Any) -> bool:
-    """Whether a distribution is a point, under whatever it is wrapped in."""
+    """Whether a distribution is a point, whatever it is wrapped in."""
     return isinstance(unwrapped(distribution)[0], dist.Delta)
 
 
 def require_new_site(name: str, prior: dist.Distribution, infer: dict) -> str:
-    """The name under which handlers will record the site; raise if one has it already.
+    """The name under which handlers will record the site; raise if it is taken.
 
     The handlers are asked from the inside out, as messages travel: ``scope`` renames,
-    and beyond a ``block`` that hides the site nobody sees it.
+    and nothing beyond a ``block`` that hides the site sees it.
     """
     message: dict[str, Any] = {"type": "sample", "name": name, "fn": prior}
     message |= {"infer": infer, "is_observed": False, "value": None}
@@ -231,7 +231,7 @@ class replay_distributions(replay):
         super().__init__(fn, trace)
 
     def process_message(self, msg):
-        """Give the site its q(v), or what ``replay`` would."""
+        """Give the site its q(v), or the value from ``replay``."""
         name = msg.get("name")
         is_process = msg["type"] == "sample" and is_inducing(msg)
         if is_process and name not in self.trace and msg["value"] is None:
@@ -276,7 +276,7 @@ class as_sample_paths(Messenger):
     """Every process becomes one function, drawn given its whitened values.
 
     A NumPyro handler, outside those that give the values. Each run of the model draws
-    the functions that the key stands for.
+    the functions that belong to the key.
 
     Args:
         fn: The model.
@@ -303,7 +303,7 @@ class as_sample_paths(Messenger):
             raise ValueError(
                 f"the whitened values of process '{name}' must have shape {shape} and "
                 f"have {jnp.shape(value)}. Was the posterior made with these inducing "
-                "inputs? (A process cannot stand inside a plate: ask for several with "
+                "inputs? (A process cannot be inside a plate: ask for several with "
                 "num_outputs.)"
             )
         self.key, key = random.split(self.key)
@@ -338,8 +338,8 @@ class all_rows(Messenger):
 class drawn_rows(Messenger):
     """A NumPyro handler: subsampled plates draw each of their rows from all of them.
 
-    Independently, so the price is that of B rows, where NumPyro's draw without
-    replacement has the price of N. Either way each row is expected B/N times, and the
+    The draws are independent, so the cost is that of B rows, where NumPyro's draw
+    without replacement costs N. Either way each row is expected B/N times, and the
     scale N/B of the plate makes a sum over the rows unbiased for that over all data;
     its variance is (N − 1)/(N − B) times larger. The key is that of
     ``numpyro.handlers.seed``.
@@ -356,7 +356,7 @@ def _with_replacement(size: int, rows: int, rng_key: Any = None) -> Int[Array, "
 
 
 class first_rows(Messenger):
-    """A NumPyro handler: subsampled plates take the first rows in place of drawn ones.
+    """A NumPyro handler: subsampled plates take the first rows instead of drawn ones.
 
     Args:
         fn: Model or guide.
@@ -375,7 +375,7 @@ class first_rows(Messenger):
         rows = size if rows is None else rows
         is_whole = rows == size
         if self.size in (None, size) and (is_whole or msg["value"] is None):
-            # A concrete array, so that what it picks from the data can be looked at.
+            # A concrete array, so that the data it selects can be read.
             with jax.ensure_compile_time_eval():
                 msg["value"] = jnp.asarray(np.arange(rows))
 
@@ -388,7 +388,7 @@ def require_fitting_plates(name: str, num_data: int) -> None:
         size = handler.subsample_size
         if handler.dim != -1:
             raise ValueError(
-                f"site '{name}' stands in plate '{handler.name}' of dimension "
+                f"site '{name}' is in plate '{handler.name}' of dimension "
                 f"{handler.dim}, which would count its {num_data} data {size} times. "
                 "An observe site has one dimension of data, -1: drop dim= of the plate "
                 "that goes with x, and take the site out of other plates (write one "
@@ -397,14 +397,14 @@ def require_fitting_plates(name: str, num_data: int) -> None:
         if size not in (1, num_data):
             if num_data > handler.size:
                 raise ValueError(
-                    f"site '{name}' has {num_data} data and stands in plate "
+                    f"site '{name}' has {num_data} data and is in plate "
                     f"'{handler.name}' of {handler.size} in all. Make the plate as "
                     "long as x; for predictions at more rows than a model of batches "
                     f"has: numpyro.plate('{handler.name}', max({handler.size}, "
                     "len(x)), subsample_size=len(x))."
                 )
             raise ValueError(
-                f"site '{name}' has {num_data} data and stands in plate "
+                f"site '{name}' has {num_data} data and is in plate "
                 f"'{handler.name}' of {size}. Make the plate as long as x, or take "
                 "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
                 "obs=y[rows]."
@@ -414,7 +414,7 @@ def require_fitting_plates(name: str, num_data: int) -> None:
 def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
     """Raise unless a plate of the model scales a batch of ``rows`` up to ``size`` data.
 
-    Without it a batch would count as all the data there are.
+    Without one, a batch would count as all the data.
     """
     plates = {
         name: tuple(site["args"])
@@ -437,14 +437,14 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
 
 
 def require_all_rows(sites: dict[str, dict]) -> None:
-    """Raise if a plate takes other rows in every run: a function has its inputs."""
+    """Raise if a plate takes new rows in every run: a function needs its inputs."""
     for name, site in sites.items():
         if site["type"] == "plate":
             size, subsample_size = site["args"]
             if subsample_size not in (None, size):
                 raise ValueError(
-                    f"plate '{name}' takes {subsample_size} of {size} rows, others in "
-                    "every run, and functions are drawn at all rows: make the plate "
-                    "as long as x, without subsample_size. (Its size may be an "
+                    f"plate '{name}' takes {subsample_size} of {size} rows, different "
+                    "ones in every run, and functions are drawn at all rows: make the "
+                    "plate as long as x, without subsample_size. (Its size may be an "
                     "argument of the model.)"
                 )

@@ -23,7 +23,7 @@ from svgp_ppl.kernels import Kernel, as_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
 
-# Meant to be an int (or a tuple of ints); a wrong one is answered in words.
+# Meant to be an int (or a tuple of ints); a wrong one gets a helpful message.
 Count = Any
 
 # Lloyd's iterations per round, and rounds of replacing the centres that lost their
@@ -36,17 +36,17 @@ def kmeans(x: ArrayLike, m: Count, *, seed: int = 0) -> Float[Array, "M D"]:
     """Centres of ``m`` clusters of the rows of ``x``.
 
     Lloyd's algorithm from a k-means++ start (Arthur & Vassilvitskii 2007). The columns
-    count as given: standardise them first if their scales do not compare. Every centre
-    has rows of its own and no two are equal. The time grows as N m; for millions of
-    rows a random part of them does as well.
+    count as given: standardise them first if their scales are not comparable. Every
+    centre has rows of its own and no two are equal. The time grows as N m; for millions
+    of rows a random part of them does as well.
 
     Args:
         x: Inputs [N, D].
         m: Number of centres, at most the number of distinct rows.
-        seed: Of the random start.
+        seed: Seed of the random start.
 
     Raises:
-        ValueError: If ``x`` is no finite matrix, or ``m`` does not suit it.
+        ValueError: If ``x`` is not a finite matrix, or ``m`` does not suit it.
 
     Example:
         >>> gp.inducing.kmeans(np.array([[0.0], [0.1], [5.0], [5.1]]), 2).shape
@@ -101,20 +101,20 @@ def _spread(
 
 
 def greedy_variance(x: ArrayLike, m: Count, kernel: Any) -> Float[Array, "M D"]:
-    """The ``m`` rows of ``x`` chosen one by one where the conditional variance is most.
+    """``m`` rows of ``x`` chosen one by one where the conditional variance is largest.
 
     The pivots of a Cholesky factorisation of k(x, x): Burt, Rasmussen & van der Wilk
-    (2020). O(N m²) time, O(N m) memory. Among equals (the first of a
+    (2020). O(N m²) time, O(N m) memory. Among equal variances (the first choice for a
     stationary kernel) the earliest row is taken.
 
     Args:
         x: Inputs [N, D].
         m: Number of rows, at most the number of distinct rows.
-        kernel: Anything that :func:`svgp_ppl.kernels.as_kernel` takes, with values
-            that are roughly right.
+        kernel: Anything that :func:`svgp_ppl.kernels.as_kernel` takes, with roughly
+            correct values.
 
     Raises:
-        ValueError: If ``x`` is no finite matrix, or ``m`` or ``kernel`` does not suit.
+        ValueError: If ``x`` is not a finite matrix, or ``m`` or ``kernel`` is unsuited.
 
     Example:
         >>> x = np.linspace(0.0, 1.0, 50)[:, None]
@@ -129,7 +129,7 @@ def greedy_variance(x: ArrayLike, m: Count, kernel: Any) -> Float[Array, "M D"]:
 def _pivots(kernel: Kernel, x: Float[Array, "N D"], m: int) -> Int[Array, " M"]:
     """The first ``m`` pivots of the Cholesky factorisation of k(x, x)."""
     prior = kernel.diagonal(x)
-    # A conditional variance below this is rounding; nothing is divided by its root.
+    # A conditional variance below this is rounding: never divide by its root.
     floor = jnp.finfo(prior.dtype).eps * jnp.max(prior)
 
     def step(j: Array, carry: tuple[Array, Array, Array]):
@@ -156,11 +156,11 @@ def grid(x: ArrayLike, m: Count) -> Float[Array, "M D"]:
 
     Args:
         x: Inputs [N, D].
-        m: Number of points in all (for D > 1 a D-th power), or a tuple with the number
-            along each column; a single point along a column is put in the middle.
+        m: Number of points in total (for D > 1 a D-th power), or a tuple with the
+            number along each column; a single point along a column is in the middle.
 
     Raises:
-        ValueError: If ``x`` is no finite matrix, ``m`` does not suit it, or points
+        ValueError: If ``x`` is not a finite matrix, ``m`` does not suit it, or points
             would coincide because a column is constant.
 
     Example:
@@ -212,7 +212,7 @@ def subset(x: ArrayLike, m: Count, key: Array) -> Float[Array, "M D"]:
         key: A ``jax.random`` key.
 
     Raises:
-        ValueError: If ``x`` is no finite matrix, or ``m`` does not suit it.
+        ValueError: If ``x`` is not a finite matrix, or ``m`` does not suit it.
 
     Example:
         >>> gp.inducing.subset(np.arange(8.0)[:, None], 3, random.key(0)).shape

@@ -63,11 +63,11 @@ class Latent:
     num_data: int
     is_single: bool
 
-    # Neither NumPy nor pandas may take an array times a latent apart by its elements.
+    # Keeps NumPy and pandas from multiplying an array and a latent element by element.
     __pandas_priority__ = 10_000
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
-        """What is affine goes to the algebra below; ``np.exp(f(x))`` has no values."""
+        """Apply an affine function; ``np.exp(f(x))`` has no values."""
         if ufunc not in _AFFINE or method != "__call__" or options:
             raise ValueError(NOT_AN_ARRAY)
         return _AFFINE[ufunc](*inputs)
@@ -76,7 +76,7 @@ class Latent:
         """A latent has no values.
 
         Raises:
-            ValueError: Always: says what to write in place of ``f(x) ** 2``.
+            ValueError: Always; says what to write in place of ``f(x) ** 2``.
         """
         raise ValueError(NOT_AN_ARRAY)
 
@@ -91,7 +91,7 @@ class Latent:
 
     @property
     def process_names(self) -> frozenset[str]:
-        """Names of the processes that it depends on."""
+        """Names of the processes that the latent depends on."""
         return frozenset(view.process.name for t in self.terms for view, _ in t)
 
     # ------------------------------------------------------------------- the algebra
@@ -161,7 +161,7 @@ class Latent:
         return Latent(tuple(terms), tuple(offsets), self.num_data, False)
 
     def __matmul__(self, mixing):
-        raise ValueError("a matrix stands on the left of a latent: W.T @ f(x).")
+        raise ValueError("a matrix goes on the left of a latent: W.T @ f(x).")
 
     def __getitem__(self, index) -> "Latent":
         """latent[..., q] picks components (for other rows call f with other x)."""
@@ -216,8 +216,8 @@ class Latent:
         """Distribution of the latent at each datum, under the q(v) in force.
 
         Args:
-            chunk_size: Evaluate so many data at a time (recomputed in the backward
-                pass): memory O(chunk · M) and not O(N · M).
+            chunk_size: Number of data evaluated at a time (recomputed in the backward
+                pass): memory O(chunk · M) rather than O(N · M).
         """
         mean, covariance, log_pi = self._offset(), None, None
         variance = jnp.zeros_like(mean)
@@ -233,7 +233,7 @@ class Latent:
         return Marginal(mean, variance, covariance, log_pi)
 
     def at_inducing_mean(self) -> "Latent":
-        """The same latent given u = m(z): what varies is what u leaves open."""
+        """The same latent given u = m(z): only what u leaves open varies."""
 
         def known(view: View) -> View:
             event_shape = view.process.qv.event_shape
@@ -346,7 +346,7 @@ def _mix(left: Any, right: Any) -> Latent:
     return left @ right if isinstance(left, Latent) else right.__rmatmul__(left)
 
 
-# Functions of NumPy that keep a latent affine, where an array stands on its left.
+# NumPy functions that keep a latent affine when an array is on its left.
 _AFFINE: dict[Any, Callable] = {
     np.add: _add,
     np.subtract: _subtract,

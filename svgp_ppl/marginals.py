@@ -1,8 +1,8 @@
 """From weighted terms and q(v) to moments: the formulas of ``latent``.
 
 An element is one output of one process at one set of inputs. The moments of all
-elements are formed first, [E, N], and [E, E, N] where some of them are dependent; the
-weights then take elements to components.
+elements are formed first, [E, N], and [E, E, N] if some of them are dependent; the
+weights then map elements to components.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,16 @@ from svgp_ppl.features import (
     has_rows,
     paired_covariance,
 )
-from svgp_ppl.linalg import column_sums, gaussian_moments, matmul, whiten
-from svgp_ppl.sharding import in_blocks
+from svgp_ppl.linalg import (
+    PosteriorCache,
+    cached_moments,
+    column_sums,
+    gaussian_moments,
+    matmul,
+    posterior_cache,
+    whiten,
+)
+from svgp_ppl.rows.sharding import in_blocks
 from svgp_ppl.variational import (
     Projected,
     full_gaussian,
@@ -49,7 +57,7 @@ class Marginal:
     """Distribution of a latent at each datum: a Gaussian, or a mixture of Gaussians.
 
     Attributes:
-        mean: [N] or [N, Q]; a leading axis K under a mixture, as in all of them.
+        mean: [N] or [N, Q]; with a leading axis K under a mixture, as all the others.
         variance: Same shape as ``mean``.
         covariance: [N, Q, Q] between components, None when they are independent.
         log_weights: [K], None when there is no mixture.
@@ -106,7 +114,7 @@ class View:
 
     process: Any
     x: LinearFunctional
-    # The caller's own object: its identity tells that two inputs are the same.
+    # The caller's own object: its identity shows that two inputs are the same.
     source: Any = field(repr=False)
 
     def __eq__(self, other):
@@ -127,8 +135,8 @@ def marginal_moments(
     """Moments of Q components at each datum, without their offsets.
 
     Args:
-        terms: Per component, element -> weight. At least one element in all.
-        chunk_size: Rows to evaluate at a time, None for all.
+        terms: Per component, element -> weight. At least one element in total.
+        chunk_size: Number of rows evaluated at a time, None for all.
 
     Returns:
         Mean and variance [.., Q, N], covariance [.., N, Q, Q] or None where the
@@ -153,7 +161,7 @@ def marginal_moments(
         half = weights * gram[..., None, :, :]
     else:
         half = jnp.einsum("qen,...edn->...qdn", weights, gram)
-    # On its own: where nobody asks for covariances, the compiler leaves them out.
+    # Separately: if covariances are not needed, the compiler leaves them out.
     variance = jnp.sum(half * weights, axis=-2)
     users = [sum(element in t for t in terms) for element in elements]
     if independent and max(users) == 1:
@@ -166,8 +174,10 @@ def _moments_once(view: View, chunk_size: int | None) -> tuple[Array, Array]:
     """``_moments`` of a view, which all latents that see it share."""
 
     def compute():
-        evaluated = _in_chunks(lambda xs: _moments(view, *xs), [view.x], chunk_size)
-        return view, evaluated
+        cache = _cache(view, chunk_size)
+        return view, _in_chunks(
+            lambda xs: _moments(view, xs[0], cache), [view.x], chunk_size
+        )
 
     return view.process.once((_identity(view), chunk_size), compute)[1]
 
@@ -191,9 +201,9 @@ def _gram_once(
 
 
 def _identity(view: View) -> int:
-    """What tells views of a process apart: inputs, or itself where those may change.
+    """What distinguishes views of a process: inputs, or itself if those may change.
 
-    The object has to be kept with what is found by its identity.
+    The object has to be kept together with results found by its identity.
     """
     return id(view.source if isinstance(view.source, jax.Array) else view)
 
@@ -221,7 +231,7 @@ def joint_moments(terms: tuple[Terms, ...]) -> tuple[Array, Array, Array | None]
 
 
 def affine_rows(terms: Terms) -> tuple[dict[Output, Array], Array]:
-    """A component as Σ_o φ_oᵀ v_o and what v leaves open, at each datum.
+    """A component as Σ_o φ_oᵀ v_o and its variance given v, at each datum.
 
     Returns:
         φ by output that it sees, [N, M]; the residual variance, [N].
@@ -251,7 +261,7 @@ class _Seen(NamedTuple):
 
 
 def _whiten(view: View, x: LinearFunctional) -> tuple[Array, Array]:
-    """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖², here and nowhere else."""
+    """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖², computed only here."""
     process = view.process
     a = whiten(process.factor, covariance(process.kernel, process.features, x))
     # The difference is positive up to the rounding of the factorisation.
@@ -281,7 +291,24 @@ def _project(view: View, x: LinearFunctional) -> _Seen:
     return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))
 
 
-def _moments(view: View, x: LinearFunctional) -> tuple[Array, Array]:
+def _cache(view: View, chunk_size: int | None) -> PosteriorCache | None:
+    """What chunks share; None where there is one chunk, or it would not pay."""
+    process, num_data = view.process, len(view.x)
+    gaussian = full_gaussian(process.qv)
+    if gaussian is None or chunk_size is None or num_data <= chunk_size:
+        return None
+    if num_data < _ROWS_TO_CACHE * len(process.scale_tril):
+        return None
+    return posterior_cache(process.factor, *gaussian)
+
+
+# Data for each inducing variable from which on a cache pays.
+_ROWS_TO_CACHE = 4
+
+
+def _moments(
+    view: View, x: LinearFunctional, cache: PosteriorCache | None
+) -> tuple[Array, Array]:
     """Mean and variance of every output, [.., P, N], where no covariance is needed."""
     process = view.process
     gaussian = full_gaussian(process.qv)
@@ -289,8 +316,13 @@ def _moments(view: View, x: LinearFunctional) -> tuple[Array, Array]:
         seen = _project(view, x)
         return seen.projected.mean, seen.variance
     k = covariance(process.kernel, process.features, x)
-    mean, excess = gaussian_moments(process.factor, k, *gaussian)
-    return mean, x.variance(process.kernel) + excess
+    variance = x.variance(process.kernel)
+    of_q = process.factor, k, *gaussian
+    if cache is None:
+        mean, excess = gaussian_moments(*of_q)
+    else:
+        mean, excess = cached_moments(cache, variance, *of_q)
+    return mean, variance + excess
 
 
 def _covariance(e: Element, d: Element, seen: dict[View, _Seen]) -> Array:

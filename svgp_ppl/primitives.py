@@ -2,7 +2,7 @@
 
 A model written with them is an ordinary NumPyro model. ``sparse_gp`` is a sample site
 of whitened values v ~ N(0, I), u = m(z) + L v; ``observe`` is an observed site whose
-log probability is E_{p(f|v)} log p(y|f). What takes the place of v decides the reading:
+log probability is E_{p(f|v)} log p(y|f). What replaces v decides the reading:
 
     a point   -> log density of (v, θ), for HMC (Hensman et al. 2015)
     a q(v)  -> the bound Σ_n E_q log p(y_n|f_n) − KL(q(v) ‖ N(0, I)), for SVI.
@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 
 from svgp_ppl.checks import require_count, require_positive
 from svgp_ppl.expectations import Method, is_random
-from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.features import Points, as_features, jitter_of
 from svgp_ppl.handlers import (
     marked_deterministic,
@@ -32,7 +31,8 @@ from svgp_ppl.handlers import (
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
-from svgp_ppl.missing import checked_mask, over_rows
+from svgp_ppl.observations import Expected, expected_of
+from svgp_ppl.observations.missing import checked_mask, over_rows
 from svgp_ppl.process import SparseGP
 
 __all__ = [
@@ -72,7 +72,7 @@ def sparse_gp(
             for one, without an axis for it.
         jitter: Absolute amount on the diagonal of k(z, z), a scalar, in place of the
             default (relative, by precision: ``linalg.default_jitter``; relative to
-            each variance where features are no points).
+            each variance where the features are not points).
 
     Returns:
         The process: call it with inputs [N, D] for a latent.
@@ -80,8 +80,8 @@ def sparse_gp(
     Raises:
         ValueError: z is neither a finite, non-empty [M, D] nor inducing features of
             this kernel; a value of the kernel is not positive; ``num_outputs`` is not a
-            positive integer, ``jitter`` no number >= 0; the model has a site of that
-            name already.
+            positive integer; ``jitter`` is not a number >= 0; the model already has a
+            site of that name.
 
     Example:
         >>> import svgp_ppl as gp
@@ -124,7 +124,7 @@ def sparse_gp(
             raise ValueError(
                 f"the whitened values of process '{name}' must have shape {shape} and "
                 f"have {jnp.shape(value)}. A guide has to give them that event shape; "
-                "and a process cannot stand inside a plate (ask for several with "
+                "and a process cannot be inside a plate (ask for several with "
                 "num_outputs)."
             )
         qv = dist.Delta(value, event_dim=len(shape))
@@ -132,12 +132,12 @@ def sparse_gp(
 
 
 def _require_values(name: str, kernel, jitter) -> None:
-    """Refuse values of a kernel, and a jitter, that cannot be."""
+    """Refuse impossible kernel values and an impossible jitter."""
     for field, value in kernel_values(kernel).items():
         what = f"the {field} of process '{name}'"
         if value is None:
             raise ValueError(f"{what} must be a positive number, and is None.")
-        # A part of a sum may vanish, an infinite lengthscale takes a column out.
+        # A term of a sum may vanish; an infinite lengthscale drops a column.
         is_part = field.endswith(".variance")
         is_length = field.endswith("lengthscale")
         require_positive(value, what, or_zero=is_part, or_infinite=is_length)
@@ -165,24 +165,24 @@ def observe(
         likelihood: Callable f -> NumPyro distribution, with f [..., N] for one
             component and [..., N, Q] for several; or an object of
             ``svgp_ppl.likelihoods``.
-        latent: What ``f(x)`` returns, or an affine combination of such.
+        latent: What ``f(x)`` returns, or an affine combination of such latents.
         obs: Data y, [N] (and event axes); None to draw them.
         mask: Where y is known, boolean, [N]; or of the shape of y, [N, P], for a table
             of P outputs with holes, where the likelihood is independent between them
-            (``dist.Normal(f, scale).to_event(1)``). The rest of y may be NaN and does
-            not count: not in a fit, a log density or the log likelihood. Draws and
-            predictions are made everywhere.
+            (``dist.Normal(f, scale).to_event(1)``). The rest of y may be NaN and is
+            ignored in fits, log densities and log likelihoods. Draws and predictions
+            are made everywhere.
         method: How the expectation is computed: None for the default, or
             ``ClosedForm``, ``Trapezoid``, ``GaussHermite``, ``QuasiMonteCarlo``,
             ``MonteCarlo`` of ``svgp_ppl.expectations``.
-        chunk_size: Project so many data at a time, for O(chunk · M) memory.
+        chunk_size: Number of data projected at a time, for O(chunk · M) memory.
 
     Returns:
         ``obs``, or a draw of y.
 
     Raises:
-        ValueError: The shape of y is not that of the likelihood, its values are not
-            finite or outside the support; the likelihood does not take this latent;
+        ValueError: The shape of y is not that of the likelihood; its values are not
+            finite or are outside the support; the likelihood does not take this latent;
             the mask is not boolean, or has another shape.
 
     Example:
@@ -212,7 +212,7 @@ def observe(
 
 
 def _require_roles(name, likelihood, latent, method) -> None:
-    """Refuse an argument of ``observe`` that is something else than it should be."""
+    """Refuse arguments of ``observe`` that are of the wrong kind."""
     if not isinstance(name, str):
         raise ValueError(
             "the first argument of observe is the name of the site, a string, and is a "
@@ -226,8 +226,8 @@ def _require_roles(name, likelihood, latent, method) -> None:
         )
     if isinstance(likelihood, type):
         raise ValueError(
-            f"the likelihood of site '{name}' is the class {likelihood.__name__}. An "
-            f"object of it is made first: {likelihood.__name__}()."
+            f"the likelihood of site '{name}' is the class {likelihood.__name__}. Make "
+            f"an object of it first: {likelihood.__name__}()."
         )
     if isinstance(likelihood, dist.Distribution) or not callable(likelihood):
         raise ValueError(
@@ -252,7 +252,7 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     f_n = E f_n + √Var f_n ε_n with one standard normal per datum and component
     (Salimbeni & Deisenroth 2017, eq. 15), recorded as the deterministic site ``name``.
     ε is not a latent site: the conditional p(f|u) cancels between model and guide.
-    Under SVI it is drawn anew each step; under MCMC it stays as it is for the life of a
+    Under SVI it is drawn anew at each step; under MCMC it stays the same for a whole
     run.
 
     Raises:
@@ -281,7 +281,7 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
         )
     noise = random.normal(key, marginal.mean.shape, marginal.mean.dtype)
     value = marginal.mean + safe_sqrt(marginal.variance) * noise
-    # Marked as a layer: nobody stores its draws.
+    # Marked as a layer, so that its draws are not stored.
     value = value.reshape(latent.num_data, -1)
     mark = {"layer": latent.process_names, "latent": latent}
     return marked_deterministic(name, value, mark)

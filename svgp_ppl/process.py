@@ -1,4 +1,4 @@
-"""A process: what a kernel, inducing features and q(v) give where it is called.
+"""A process: a kernel, inducing features and q(v), and its values where it is called.
 
 With L Lᵀ = k_uu = Cov(u, u) and whitened values v,
 
@@ -22,7 +22,7 @@ from svgp_ppl.kernels import Kernel
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import CholeskyFactor
 from svgp_ppl.marginals import View
-from svgp_ppl.sharing import Once
+from svgp_ppl.runtime import Once
 from svgp_ppl.variational.sample_path import SamplePath
 
 __all__ = ["SparseGP"]
@@ -37,7 +37,7 @@ class SparseGP:
     Attributes:
         name: Name of the site of v.
         kernel: Covariance function.
-        features: What represents it: ``Points`` z, or other inducing features.
+        features: Its inducing features: ``Points`` z, or others.
         factor: L with L Lᵀ = k_uu + jitter I, and its inverse.
         qv: The variational distribution of v: a NumPyro distribution.
         mean: Mean function x -> [N] (or [N, P]), or None for zero.
@@ -58,9 +58,8 @@ class SparseGP:
         """The latent f(x), [N] or [N, P].
 
         Args:
-            x: Inputs [N, D]; or what f is seen through there, such as
-                ``features.Derivative`` and ``features.integral``: the latent then has
-                the values of that.
+            x: Inputs [N, D]; or functionals of f, such as ``features.Derivative`` or
+                ``features.integral``: the latent then holds their values.
 
         Raises:
             ValueError: x is not [N, D] with the width of z, is empty or not finite; or
@@ -73,7 +72,7 @@ class SparseGP:
         offsets: tuple = (0.0,) * outputs
         if self.mean is not None:
             offsets = self._mean_values(functional, outputs)
-        if isinstance(self.qv, SamplePath):  # one function: values, nothing open
+        if isinstance(self.qv, SamplePath):  # one function: its values, no variance
             values = self.qv.at(self, functional, source=x)
             terms = ({},) * outputs
             offsets = tuple(b + value for b, value in zip(offsets, values))
@@ -84,7 +83,7 @@ class SparseGP:
         """The inducing inputs, [M, D].
 
         Raises:
-            ValueError: Other features represent it.
+            ValueError: Other features represent the process.
         """
         if not isinstance(self.features, Points):
             raise ValueError(
@@ -102,7 +101,7 @@ class SparseGP:
     def inducing_mean(self) -> Array:
         """m(z), the prior mean of u for every output, [P, M].
 
-        Features that are no functionals are those of f − m: their mean is zero.
+        Features that are not functionals describe f − m: their mean is zero.
         """
         outputs = 1 if self.num_outputs is None else self.num_outputs
         if self.mean is None or not isinstance(self.features, LinearFunctional):

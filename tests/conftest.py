@@ -238,20 +238,41 @@ def optimized():
 @pytest.fixture(autouse=True)
 def optimized_when_slow(request):
     """Slow tests run for longer than they are compiled."""
-    if request.node.get_closest_marker("slow") is not None:
+    is_slow = request.node.get_closest_marker("slow") is not None
+    if is_slow:
         request.getfixturevalue("optimized")
+    yield
+    if is_slow:
+        _forget_programs_when_many()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """What was compiled fills gigabytes: it goes when there are too many of them."""
+    """What was compiled goes when there is too much of it."""
     yield
-    if _resident_memory() > 4e9:
-        from svgp_ppl.compilation import forget_programs
+    _forget_programs_when_many()
+
+
+def _forget_programs_when_many():
+    """Programs fill gigabytes, and each is several mappings of memory.
+
+    Linux allows a process 65,530 of those (vm.max_map_count); at the next program
+    LLVM ends the process by a segmentation fault.
+    """
+    if _resident_memory() > 4e9 or _num_mappings() > 30_000:
+        from svgp_ppl.runtime.compilation import forget_programs
 
         forget_programs()
         jax.clear_caches()
         _executables.clear()
+
+
+def _num_mappings():
+    """Mapped ranges of addresses; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/maps", "rb") as file:
+        return sum(1 for _ in file)
 
 
 def _resident_memory():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from svgp_ppl.batches import filled_batches, in_batches
+from svgp_ppl.rows import filled_batches, in_batches
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 10, 40])

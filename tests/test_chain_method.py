@@ -11,10 +11,10 @@ import pytest
 from jax import random
 
 import svgp_ppl as gp
-from svgp_ppl import checkpoints
 from svgp_ppl.mcmc import HMC, MCLMC, NUTS, SGHMC, ChEES, run_chains
-from svgp_ppl.mcmc import chain_method as module
-from svgp_ppl.mcmc.chain_method import chain_method_of, side_by_side
+from svgp_ppl.mcmc.chains import chain_method as module
+from svgp_ppl.mcmc.chains.chain_method import chain_method_of, side_by_side
+from svgp_ppl.runtime import checkpoints
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 
 Y = jnp.array([2.0, 0.0, 1.0])

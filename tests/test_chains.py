@@ -12,9 +12,9 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma, polygamma
 
 from svgp_ppl import diagnostics
-from svgp_ppl.mcmc import chains as chains_module
-from svgp_ppl.mcmc.chains import run_chains
-from svgp_ppl.mcmc.nuts import NUTS
+from svgp_ppl.mcmc.chains import run as chains_module
+from svgp_ppl.mcmc.chains.run import run_chains
+from svgp_ppl.mcmc.samplers.nuts import NUTS
 from tests.conftest import mostly_double
 
 SHAPE = 1.5  # of the gamma whose logarithm is sampled: skewness -1

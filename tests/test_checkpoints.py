@@ -21,9 +21,9 @@ from jax import random
 from numpyro.infer import SVI
 
 import svgp_ppl as gp
-from svgp_ppl import checkpoints, progress
-from svgp_ppl.checkpoints import Checkpoint, as_stored, read, write
 from svgp_ppl.fitting.minibatches import Minibatches
+from svgp_ppl.runtime import checkpoints, progress
+from svgp_ppl.runtime.checkpoints import Checkpoint, as_stored, read, write
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 from tests.test_minibatches import B, N, X, Y, model
 
@@ -98,7 +98,7 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import svgp_ppl as gp
-sys.modules["svgp_ppl.checkpoints"]._SECONDS_BETWEEN = 0.0
+sys.modules["svgp_ppl.runtime.checkpoints"]._SECONDS_BETWEEN = 0.0
 from tests.test_checkpoints import run
 run({optimizer!r}, 1_000_000, checkpoint={str(path)!r})
 """
@@ -155,7 +155,7 @@ def test_a_loaded_fit_predicts_samples_and_draws(tmp_path):
     )
     assert np.all(np.isfinite(sampled.posterior["f"]))
     # A guide that looks at the model inside of jit would keep its tracers.
-    kept = [site["value"] for site in fresh.guide.prototype_trace.values()]
+    kept = jax.tree.leaves(dict(fresh.guide.prototype_trace))
     assert kept
     assert not any(isinstance(leaf, jax.core.Tracer) for leaf in kept)
 
@@ -452,7 +452,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing_for_long(tmp_path):
     code = f"""
 import os, signal
 import numpy as np
-from svgp_ppl.checkpoints import write
+from svgp_ppl.runtime.checkpoints import write
 write({str(path)!r}, "fit", {{"number": 1}}, {{}})
 def killed(file, **arrays):
     file.write(b"PK")
@@ -514,6 +514,10 @@ FOREIGN = {
     "netcdf": (b"\x89HDF\r\n\x1a\n" + bytes(600), "is a netCDF or HDF5 file"),
     "gzip": (gzip.compress(b"a"), "is a gzip archive"),
     "arrays": (npz(a=X), r"holds the arrays \['a'\], and is not a file that Fit\.save"),
+    "many arrays": (
+        npz(**dict.fromkeys("abcdefg", X)),
+        r"holds the arrays \['a', 'b', 'c', 'd', 'e'\], and is not",
+    ),
     "objects": (npz(head=np.array([{}, None])), "has an array 'head' of its own"),
     "head of another": (npz(head=np.array("forty-two")), "'head' of its own"),
     "number": (npz(head=np.array(3)), "'head' of its own"),

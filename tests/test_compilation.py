@@ -13,8 +13,8 @@ import pytest
 from jax import random
 
 import svgp_ppl as gp
-from svgp_ppl import compilation
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime import compilation
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
 
 COMPILED = []

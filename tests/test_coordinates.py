@@ -17,7 +17,12 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed
-from svgp_ppl.mcmc.coordinates import OTHERS, Coordinates, fitted_start
+from svgp_ppl.mcmc.coordinates import (
+    OTHERS,
+    Coordinates,
+    _finite_sites,
+    fitted_start,
+)
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
@@ -221,6 +226,13 @@ def test_values_of_any_shape_are_one_row_of_coordinates():
         np.testing.assert_allclose(back[name], value[3])
 
 
+def test_no_coordinates_come_from_a_gaussian_that_is_none():
+    """One that is a point, or not finite: what else is known of it is not looked at."""
+    unused = {"f": None}
+    for covariance in (np.zeros((1, 3, 3)), np.full((1, 3, 3), np.nan)):
+        assert _finite_sites([(np.zeros((1, 3)), covariance, unused)]) == {}
+
+
 def test_coordinates_are_scaled_by_the_inverse_curvature():
     """Of −½ θᵀ A θ + θᵀ B ξ, whatever ξ; a flat direction has the sd 3 at most."""
     rng = np.random.default_rng(5)
@@ -378,6 +390,7 @@ def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
         for model in (gaussian, with_mean, layers)
     ]
     assert is_collapsed == [True, False, False]
+    assert not Target(random.key(0), gaussian, (X, Y), {}, {}).is_collapsed
 
 
 def test_draws_of_a_collapsed_model_have_its_v():

@@ -41,6 +41,7 @@ WITHOUT = """
     kernels.FunctionKernel kernels.TinygpKernel kernels.Kernel kernels.kernel_values
     mcmc.Adaptive mcmc.Chains mcmc.HostAdaptation
     mcmc.HostAdapted mcmc.Sampler mcmc.StochasticGradient mcmc.TunesTogether
+    mcmc.UsesPrior
     variational.Entropy variational.Projected variational.full_gaussian
     variational.group_of variational.is_coupled variational.log_weights
     variational.project_outputs variational.simplified

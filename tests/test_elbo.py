@@ -219,6 +219,11 @@ def test_entropy_of_a_mixture():
     assert jensen[0] == jensen[1] and jensen[0] > np.mean(unbiased)
 
 
+def test_a_bound_has_one_particle_and_sixteen_draws_of_an_entropy():
+    loss = MarginalELBO()
+    assert (loss.num_particles, loss.num_entropy_draws) == (1, 16)
+
+
 def test_mistakes_are_explained():
     def other(*args):
         numpyro.sample("g", dist.Normal(jnp.zeros(M), 1.0).to_event(1))
@@ -235,10 +240,12 @@ def test_mutable_sites_are_handed_on():
     def counting(x, y=None):
         state = mutable("steps", {"taken": jnp.zeros((), int)})
         state["taken"] = state["taken"] + 1
+        numpyro.deterministic("also", jnp.zeros(()))
         fixed(x, y)
 
     svi = SVI(counting, by_hand, optax.adam(0.01), MarginalELBO())
     state = svi.init(random.key(0), X, Y)
+    assert set(state.mutable_state) == {"steps"}
     before = int(state.mutable_state["steps"]["taken"])
     for _ in range(3):
         state, _ = svi.update(state, X, Y)

@@ -84,7 +84,7 @@ def test_width_of_the_inputs():
         (COUNTS[:5], r"shape \(6,\) and have \(5,\)\. Give one for each row of x"),
         (np.ones(0), r"shape \(6,\) and have \(0,\)"),
         (np.ones((6, 2)), r"shape \(6,\) and have \(6, 2\)\.(\n|$)"),
-        (3.0, r"shape \(6,\) and have \(\)"),
+        (3.0, r"shape \(6,\) and have \(\)\.(\n|$)"),
         (np.where(COUNTS > 3, np.nan, COUNTS), r"be finite.*index \(3,\)"),
         (COUNTS - 1, "support of the likelihood, the integers 0, 1, 2.*them is -1"),
         (COUNTS + 0.5, "the integers 0, 1, 2.*among them is 0.5"),
@@ -150,7 +150,7 @@ def test_right_data_are_taken():
 @pytest.mark.parametrize("size", [4, 12])
 def test_plate_of_another_size(size):
     refused(
-        f"site 'y' has 6 data and stands in plate 'data' of {size}.*as long as x",
+        f"site 'y' has 6 data and is in plate 'data' of {size}.*as long as x",
         observed,
         COUNTS,
         size=size,
@@ -192,11 +192,39 @@ def test_batch_shape_of_the_likelihood(likelihood, num_outputs, match):
     )
 
 
+def _in_words(f):
+    return dist.Normal("six" + f, 1.0)
+
+
+@pytest.mark.parametrize(
+    "likelihood, num_outputs, match",
+    [
+        (
+            lambda f: dist.Normal(f, jnp.ones(4)),
+            None,
+            r"of shape \(6,\) fails: Incomp",
+        ),
+        (lambda f: dist.Normal(f[:, 0], jnp.ones(4)), 2, r"of shape \(6, 2\) fails: "),
+        (_in_words, None, "fails: .*str"),
+    ],
+)
+def test_what_a_likelihood_holds_is_a_number_for_each_datum(
+    likelihood, num_outputs, match
+):
+    refused(
+        match + r".*or one for each datum, \(6,\)\.$",
+        observed,
+        COUNTS,
+        likelihood,
+        num_outputs=num_outputs,
+    )
+
+
 def test_likelihood_that_is_none():
     match = "maps f to a NumPyro distribution; this one returned a"
     refused(match, observed, COUNTS, jnp.exp)
     refused(
-        r"is the class Poisson\. An object of it is made first: Poisson\(\)",
+        r"is the class Poisson\. Make an object of it first: Poisson\(\)",
         observed,
         COUNTS,
         gp.likelihoods.Poisson,

@@ -471,7 +471,7 @@ def test_concatenated_latents():
         (ft.Integral(X, np.ones(7)), r"points must have shape \[N, J, D\]"),
         (ft.Integral(X[:, None], np.full((7, 1), np.nan)), "the weights of"),
         (ft.Concatenated(()), "parts must be a tuple"),
-        (ft.Concatenated((X,)), "an array z stands there as Points"),
+        (ft.Concatenated((X,)), "write an array z as Points"),
     ],
 )
 def test_functionals_are_checked(as_users_call, x, message):

@@ -102,7 +102,11 @@ def test_draws_have_the_moments_of_the_posterior(poisson_fit):
 
 @pytest.mark.slow
 def test_the_first_round_moves_the_proposals(poisson_fit, monkeypatch):
-    """A fit at six times the variance: its curvature is not that of the posterior."""
+    """A fit at six times the variance: its Gaussian is not that of the posterior.
+
+    The start is at the maximum already, with its curvature: what is left to gain is
+    the difference of the mean from the maximum.
+    """
     away = {**poisson_fit.params, "variance_auto_loc": jnp.asarray(6.0)}
 
     def effective():
@@ -113,7 +117,7 @@ def test_the_first_round_moves_the_proposals(poisson_fit, monkeypatch):
         warnings.simplefilter("ignore")
         moved = effective()
         monkeypatch.setattr(importance, "_moved", lambda start, *_: start)
-        assert moved > 1.5 * effective()
+        assert moved > 1.2 * effective()
 
 
 def test_weights_that_cannot_be_trusted_are_said(poisson_fit):

@@ -417,6 +417,7 @@ X = np.ones((3, 2))
             "expected a stationary base .* got Linear",
         ),
         (lambda: kernels.RBF(active_columns=(2,))(X), r"each below 2, .*got \(2,\)"),
+        (lambda: kernels.RBF(active_columns=(-3,))(X), r"each below 2, .*got \(-3,\)"),
         (lambda: kernels.RBF(active_columns=())(X), r"a tuple of columns.*got \(\)"),
         (lambda: kernels.ArcCosine(3), "expected 0, 1 or 2 for order, got 3"),
         (lambda: kernels.Polynomial(0), "positive integer for degree, got 0"),

@@ -15,9 +15,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.scipy.linalg import solve_triangular
 
 import svgp_ppl as gp
-from svgp_ppl import compilation
 from svgp_ppl.linalg import lapack, platforms, squared_distance
-from svgp_ppl.mcmc.metrics import dense_metric
+from svgp_ppl.mcmc.samplers.metrics import dense_metric
+from svgp_ppl.runtime import compilation
 from svgp_ppl.variational import prior_kl
 from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, counts_model

@@ -12,10 +12,10 @@ from jax import random
 from scipy.stats import chi2
 
 import svgp_ppl as gp
-from svgp_ppl import compilation
 from svgp_ppl.fitting import minibatches
 from svgp_ppl.fitting.minibatches import Minibatches, permuted
 from svgp_ppl.rows import pages_of
+from svgp_ppl.runtime import compilation
 from tests.models import unseen
 
 RNG = np.random.default_rng(5)

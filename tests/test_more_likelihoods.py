@@ -293,12 +293,15 @@ def test_a_model_is_fitted_and_predicted():
     [
         (lambda: lk.NegativeBinomial(-1.0), "concentration of a NegativeBinomial"),
         (lambda: lk.NegativeBinomial(1.0, 0.0), "exposure of a NegativeBinomial"),
+        (lambda: lk.ZeroInflatedPoisson(0.0), "gate .* strictly between 0 and 1"),
         (lambda: lk.ZeroInflatedPoisson(1.0), "gate .* strictly between 0 and 1"),
         (lambda: lk.Binomial(2.5), "must be whole numbers"),
         (lambda: lk.Binomial(0), "total_count of a Binomial"),
         (lambda: lk.Beta(0.0), "concentration of a Beta"),
         (lambda: lk.Gamma(np.nan), "concentration of a Gamma"),
         (lambda: lk.Ordinal(np.array([1.0, 1.0])), "increasing numbers"),
+        (lambda: lk.Ordinal([0.0, np.inf]), "increasing numbers"),
+        (lambda: lk.Ordinal([]), "increasing numbers"),
         (lambda: lk.Ordinal(1.0), "increasing numbers"),
         (lambda: lk.CensoredGaussian(1.0, 2), "must hold −1"),
         (lambda: lk.CensoredGaussian(0.0), "scale of a CensoredGaussian"),
@@ -331,7 +334,7 @@ def test_shares_do_not_include_the_ends():
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), X[::3])
         gp.observe("y", lk.Beta(2.0), f(x), obs=y)
 
-    with pytest.raises(ValueError, match="the numbers between 0 and 1, without them"):
+    with pytest.raises(ValueError, match="the numbers strictly between 0 and 1"):
         gp.fit(random.key(0), of_shares, None, X, np.arange(6) / 5, num_steps=1)
 
 

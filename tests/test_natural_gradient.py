@@ -130,17 +130,29 @@ def test_a_step_is_the_definition_in_natural_parameters():
     np.testing.assert_allclose(moved["q_loc"], expected_loc, rtol=1e-9)
 
 
-def test_a_step_out_of_the_cone_is_shortened():
+@pytest.mark.parametrize("halvings", [1, 5])
+def test_a_step_out_of_the_cone_is_shortened(halvings):
     params = {"q_loc": jnp.zeros(3), "q_scale_tril": TRANSFORM.inv(jnp.eye(3))}
-    # B = 1 − 2·0.9 < 0 in the first direction at full length, positive at half.
-    slope = jnp.zeros((3, 3)).at[0, 0].set(-1.8)
+    # B = 1 − 0.9·2ʰ r < 0 in the first direction up to the length r = 2·2⁻ʰ.
+    slope = jnp.zeros((3, 3)).at[0, 0].set(-0.9 * 2.0**halvings)
     free = jax.vjp(TRANSFORM, params["q_scale_tril"])[1](slope)[0]
     gradients = {"q_loc": jnp.ones(3), "q_scale_tril": free}
     optimizer = gp.natural_gradient(1.0)
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
     moved = TRANSFORM(optax.apply_updates(params, updates)["q_scale_tril"])
     np.testing.assert_allclose(moved, np.diag([1 / np.sqrt(0.1), 1.0, 1.0]), rtol=1e-9)
-    np.testing.assert_allclose(updates["q_loc"], [-0.5 / 0.1, -0.5, -0.5], rtol=1e-9)
+    length = 0.5**halvings
+    expected = [-length / 0.1, -length, -length]
+    np.testing.assert_allclose(updates["q_loc"], expected, rtol=1e-9)
+
+
+def test_the_rest_moves_by_adam_where_nothing_else_is_said():
+    params = {"q_loc": jnp.zeros(3), "q_scale_tril": TRANSFORM.inv(jnp.eye(3))}
+    params["scale"] = jnp.array([1.0, -2.0])
+    gradients = jax.tree.map(jnp.ones_like, params)
+    optimizer = gp.natural_gradient(alternate=False)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["scale"], -0.01, rtol=1e-6)
 
 
 def test_steps_alternate_q_first():
@@ -215,8 +227,11 @@ def test_a_guide_written_by_hand():
 
 
 def test_mistakes_are_explained():
-    with pytest.raises(ValueError, match=r"rate must be in \(0, 1\], and is 2"):
-        gp.natural_gradient(2.0)
+    for rate in (0.0, -0.1, 1.001):
+        with pytest.raises(
+            ValueError, match=rf"rate must be in \(0, 1\], and is {rate}"
+        ):
+            gp.natural_gradient(rate)
     for guide in (
         gp.AutoGaussian(gaussian_model, "diagonal"),
         gp.AutoMixture(gaussian_model, 2, "full"),

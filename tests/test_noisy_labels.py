@@ -539,6 +539,8 @@ def test_softmax_of_many_classes_sums_to_one():
             r"noise must be 'step'.*'cauchy'",
         ),
         (lambda: lk.AdditiveNoiseBernoulli(-1.0), "finite number >= 0.*is -1.0.*Learn"),
+        (lambda: lk.AdditiveNoiseBernoulli(np.inf), "finite number >= 0.*is inf"),
+        (lambda: lk.AdditiveNoiseBernoulli(True), "finite number >= 0.*is True"),
         (
             lambda: lk.AdditiveNoiseBernoulli("step", 0.0),
             "between 0 and 1.*is 0.0.*1e-3",
@@ -560,9 +562,17 @@ def test_softmax_of_many_classes_sums_to_one():
         ),
     ],
 )
-def test_refusals(make, match):
+def test_refusals(as_users_call, make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_a_step_is_noise_of_no_variance():
+    f, y = jnp.array([-0.3, 0.2, 0.0]), jnp.array([0, 1, 1])
+    one, other = (
+        lk.AdditiveNoiseBernoulli(noise)(f).log_prob(y) for noise in (0.0, "step")
+    )
+    np.testing.assert_array_equal(one, other)
 
 
 def test_refusals_that_annotations_would_hide():

@@ -275,7 +275,7 @@ def recorded(x, y=None):
         (observing(dist.Poisson(1.0)), "likelihood of site 'y' is a function of f"),
         (
             observing(gp.likelihoods.Poisson),
-            "is made first",
+            "Make an object of it first",
         ),
         (observing(lengthscale=0.0), "lengthscale of process 'f' must be positive"),
         (observing(lengthscale=np.nan), "lengthscale of process 'f' .* is nan"),

@@ -25,10 +25,10 @@ from numpyro.infer.autoguide import (
 )
 
 from svgp_ppl import handlers
-from svgp_ppl.mcmc import blackjax_parts as parts
+from svgp_ppl.mcmc.samplers import blackjax_parts as parts
 
 PACKAGE = Path(__file__).parent.parent / "svgp_ppl"
-BLACKJAX_HOME = "mcmc/blackjax_parts.py"
+BLACKJAX_HOME = "mcmc/samplers/blackjax_parts.py"
 OTHER_HOMES = {"handlers.py", "compilation.py"}
 
 
@@ -75,7 +75,7 @@ def test_private_names_have_one_home():
 def test_every_part_is_used():
     texts = [
         path.read_text()
-        for path in (PACKAGE / "mcmc").glob("*.py")
+        for path in (PACKAGE / "mcmc").rglob("*.py")
         if path.name != Path(BLACKJAX_HOME).name
     ]
     assert not [n for n in parts.__all__ if not any(n in text for text in texts)]

@@ -1,5 +1,7 @@
 """The projection and its moments against plain formulas: derivatives, float32."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.linalg import solve_triangular
 
-from svgp_ppl import kernels, linalg, stack
+from svgp_ppl import kernels, linalg, marginals, stack
 from svgp_ppl.features import Points
 from svgp_ppl.process import SparseGP
 from svgp_ppl.variational import prior_kl, split
@@ -240,6 +242,149 @@ def test_single_precision_gives_bound_and_gradient(
     assert abs(value - exact) < tolerance * abs(exact)
     for a, b in zip(gradient, exact_gradient, strict=True):
         np.testing.assert_allclose(a, b, atol=0.01 * np.max(np.abs(b)))
+
+
+# ------------------------------------------------------- one product for all the data
+
+
+def _posterior(factor, k, noise):
+    """q(v) of a regression on k = k(z, x), to its last digits, as (m, S)."""
+    a = np.linalg.solve(np.asarray(factor.tril, float), np.asarray(k, float))
+    eye = np.eye(len(a))
+    tril = np.linalg.cholesky(np.linalg.inv(eye + a @ a.T / noise**2))
+    loc = tril @ (tril.T @ (a @ np.sin(np.arange(a.shape[1])))) / noise**2
+    return loc, tril
+
+
+def _both_ways(factor, k, loc, tril):
+    """Means, and variances less k(x, x) = 1: by one product and by two; the cache."""
+
+    @jax.jit
+    def run(factor, k, loc, tril):
+        cache = linalg.posterior_cache(factor, loc, tril)
+        ones = jnp.ones(k.shape[1], k.dtype)
+        one = linalg.cached_moments(cache, ones, factor, k, loc, tril)
+        return one, linalg.gaussian_moments(factor, k, loc, tril), cache
+
+    return run(factor, k, *(jnp.asarray(each, k.dtype) for each in (loc, tril)))
+
+
+@pytest.mark.parametrize("lengthscale", [0.02, 0.2, 2.0])
+def test_one_product_gives_the_moments_of_two(lengthscale):
+    factor, k = _grid(60, 100, lengthscale)
+    loc, tril = _posterior(factor, k, 0.3)
+    # Two outputs, and two components of a mixture of them.
+    locs = np.stack([[loc, -loc], [2 * loc, np.zeros(60)]])
+    trils = np.stack([[tril, 0.3 * tril], [0.9 * np.eye(60), np.eye(60)]])
+    one, two, cache = _both_ways(factor, k, locs, trils)
+    assert cache.exists
+    np.testing.assert_array_equal(cache.root, jnp.tril(cache.root))
+    np.testing.assert_allclose(one[0], two[0], 1e-9, 1e-9 * np.max(np.abs(loc)))
+    np.testing.assert_allclose(one[1], two[1], 0, 1e-10)
+
+
+def test_the_slack_of_the_root_changes_small_variances_in_proportion():
+    factor, k = _grid(60, 100, 2.0)
+    loc, tril = np.zeros((1, 60)), 1e-4 * np.eye(60)[None]
+    one, two, cache = _both_ways(factor, k, loc, tril)
+    assert cache.exists
+    assert np.min(1 + two[1]) < 1e-6
+    np.testing.assert_allclose(1 + one[1], 1 + two[1], 0, 1e-12)
+
+
+@pytest.mark.parametrize("excess", [1e-9, 1e-3, 10.0])
+def test_a_covariance_above_that_of_the_prior_takes_two_products(excess):
+    factor, k = _grid(20, 30, 0.2)
+    above = np.diag(np.sqrt(1 + excess * (np.arange(20) == 7)))
+    trils = np.stack([0.5 * np.eye(20), above])
+    one, two, cache = _both_ways(factor, k, np.ones((2, 20)), trils)
+    assert not cache.exists
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_allclose(a, b, 1e-12, 1e-12)
+
+
+def test_a_failed_factorisation_stays_visible():
+    failed, k = linalg.factorised(-jnp.eye(20)), jnp.ones((20, 30))
+    one, _, cache = _both_ways(failed, k, np.ones((1, 20)), np.eye(20)[None] / 2)
+    assert not cache.exists
+    assert np.isnan(one[0]).all()
+    assert np.isnan(one[1]).all()
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_one_product_is_accurate_in_single_precision(noise, precision):
+    factor, k = _grid(200, 300, 0.2)
+    loc, tril = _posterior(factor, k, noise)
+    one, _, cache = _both_ways(factor, k, loc[None], tril[None])
+    assert cache.exists
+    a = np.linalg.solve(np.asarray(factor.tril, float), np.asarray(k, float))
+    mean = loc @ a
+    excess = np.sum((tril.T @ a) ** 2, axis=0) - np.sum(a**2, axis=0)
+    np.testing.assert_allclose(one[0][0], mean, 0, 1e-4 * np.max(np.abs(loc)))
+    np.testing.assert_allclose(one[1][0], excess, 0, 2e-6)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_whether_there_is_a_cache_is_free_of_units(precision):
+    factor, k = _grid(200, 300, 0.2)
+    loc, tril = _posterior(factor, k, 0.1)
+    loc, tril = jnp.asarray(loc, k.dtype)[None], jnp.asarray(tril, k.dtype)[None]
+    for unit in (1e-3, 1.0, 1e3):
+        scaled = factor._replace(tril=unit * factor.tril, inverse=factor.inverse / unit)
+        assert linalg.posterior_cache(scaled, loc, tril).exists
+        assert not linalg.posterior_cache(scaled, loc, 0.3 * tril).exists
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_two_products_where_one_would_lose_digits(precision):
+    factor, k = _grid(200, 300, 0.2)
+    loc, tril = np.linspace(-1.0, 1.0, 200)[None], 0.3 * np.eye(200)[None]
+    one, two, cache = _both_ways(factor, k, loc, tril)
+    assert not cache.exists
+    assert np.isfinite(cache.root).all()
+    np.testing.assert_allclose(one[0], two[0], 1e-5, 1e-5)
+    np.testing.assert_allclose(one[1], two[1], 0, 1e-6)
+
+
+def test_chunks_share_one_cache_and_derivatives_do_without(monkeypatch):
+    shared = []
+
+    def counted(*arguments):
+        shared.append(arguments[0])
+        return linalg.cached_moments(*arguments)
+
+    monkeypatch.setattr(marginals, "cached_moments", counted)
+    x = jnp.asarray(RNG.uniform(0.0, 4.0, (23, 2)))
+    tril = jnp.asarray(TRIL / np.linalg.norm(TRIL, 2))
+
+    def moments(lengthscale, chunk_size):
+        kernel, z = kernels.RBF(1.3, lengthscale), jnp.asarray(Z)
+        factor = linalg.factorised(kernel(z), JITTER)
+        qv, _ = q_of("full", jnp.asarray(LOC), tril)
+        latent = SparseGP("f", kernel, Points(z), factor, qv, None, 2)(x)
+        marginal = latent.marginal(chunk_size)
+        return marginal.mean, marginal.variance
+
+    def total(lengthscale, chunk_size):
+        found = moments(lengthscale, chunk_size)
+        return sum(jnp.sum(jnp.sin(moment)) for moment in found)
+
+    def curved(lengthscale, chunk_size):
+        gradient = partial(jax.grad(total), chunk_size=chunk_size)
+        return jax.jvp(gradient, (lengthscale,), (1.0,))
+
+    run, slopes = (jax.jit(each, static_argnums=1) for each in (moments, curved))
+    for function in (run, slopes):
+        whole = function(1.5, None)
+        assert not shared
+        for a, b in zip(*map(jax.tree.leaves, (function(1.5, 6), whole)), strict=True):
+            np.testing.assert_allclose(a, b, 1e-9, 1e-10)
+        assert shared
+        shared.clear()
+    for function, conditionals in (run, 1), (slopes, 0):
+        text = str(function.lower(1.5, 6).compile().as_text())
+        assert text.count(" conditional(") == conditionals
 
 
 # ------------------------------------------------------------------ what it is made of

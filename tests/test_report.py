@@ -10,7 +10,7 @@ from jax import random
 
 from svgp_ppl import diagnostics
 from svgp_ppl.mcmc import HMC, MCLMC, NUTS
-from svgp_ppl.mcmc.chains import run_chains
+from svgp_ppl.mcmc.chains.run import run_chains
 from tests.test_diagnostics import autoregressive, conjugate_draws, iid
 
 SHAPE = (4, 1000)

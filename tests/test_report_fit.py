@@ -20,7 +20,6 @@ from scipy.special import logsumexp
 from scipy.stats import genpareto, multivariate_normal
 
 import svgp_ppl as gp
-from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics import report
 from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours
 from svgp_ppl.diagnostics.gains import gains_of
@@ -28,6 +27,7 @@ from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
 from svgp_ppl.diagnostics.trend import trend_of
 from svgp_ppl.fitting import fitted_of
 from svgp_ppl.handlers import set_up
+from svgp_ppl.runtime.compilation import call
 from tests.conftest import mostly_double
 from tests.models import projection
 from tests.test_compilation import compilations

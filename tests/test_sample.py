@@ -204,6 +204,29 @@ def test_guide_and_params_start_like_the_fit(fitted, from_fit):
         np.testing.assert_array_equal(values[name], value)
 
 
+def test_a_guide_may_hold_more_than_its_draws():
+    """Plates and deterministic sites are no draws, and have no parameters."""
+
+    def model(y):
+        level = numpyro.sample("level", dist.Normal())
+        numpyro.sample("y", dist.Normal(level, 1.0), obs=y)
+
+    def guide(y):
+        loc = numpyro.param("loc", 0.0)
+        numpyro.deterministic("also", 2.0 * loc)
+        with numpyro.plate("unused", 3):
+            pass
+        numpyro.sample("level", dist.Normal(loc, 1e-6))
+
+    target = Target(random.key(0), model, (jnp.ones(()),), {}, {})
+    assert len(target.data.noise_keys) == 1
+    positions = target.positions_from(random.key(1), guide, {"loc": 3.0}, 4)
+    assert positions.keys() == {"level"}
+    np.testing.assert_allclose(positions["level"], np.full(4, 3.0), atol=1e-4)
+    with pytest.raises(ValueError, match=r"the guide's parameter\(s\) \['loc'\]"):
+        target.positions_from(random.key(1), guide, {}, 4)
+
+
 def test_without_a_fit_chains_start_at_random():
     values, draws = starts(counts_model, *DATA, num_chains=40)
     assert np.all(np.abs(values["f"]) < 2)

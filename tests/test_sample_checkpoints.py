@@ -11,7 +11,6 @@ import pytest
 from jax import monitoring, random
 
 import svgp_ppl as gp
-from svgp_ppl import checkpoints
 from svgp_ppl.diagnostics import group
 from svgp_ppl.mcmc import (
     HMC,
@@ -24,7 +23,8 @@ from svgp_ppl.mcmc import (
     Gibbs,
     run_chains,
 )
-from svgp_ppl.mcmc import chains as chains_module
+from svgp_ppl.mcmc.chains import run as chains_module
+from svgp_ppl.runtime import checkpoints
 from tests.models import COUNTS_X, COUNTS_Y, Walk, WalkState, counts_model
 
 Y = np.array([0.3, -1.2, 0.8, 2.0, 0.1])

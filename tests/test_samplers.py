@@ -11,7 +11,8 @@ import svgp_ppl as gp
 from svgp_ppl import diagnostics
 from svgp_ppl.diagnostics import group
 from svgp_ppl.mcmc import HMC, MCLMC, ChEES, EllipticalSlice, Gibbs, run_chains
-from svgp_ppl.mcmc.tuning import BayesianOptimisation, log_grid, step_grid
+from svgp_ppl.mcmc.samplers.hmc import _num_steps
+from svgp_ppl.mcmc.samplers.tuning import BayesianOptimisation, log_grid, step_grid
 from tests.conftest import mostly_double
 from tests.models import (
     COUNTS_X,
@@ -233,6 +234,25 @@ def test_lengths_are_uniform_and_equal_bounds_fix_the_tuning():
     assert np.all(chains.stats["n_steps"] == chains.stats["n_steps"][:1])
 
 
+@pytest.mark.parametrize("make", [HMC, Gibbs])
+@pytest.mark.parametrize("num_warmup, num_rounds", [(60, 6), (64, 6), (5, 30), (0, 6)])
+def test_a_warmup_is_whole_rounds_of_at_most_its_length(make, num_warmup, num_rounds):
+    sampler = make(num_rounds=num_rounds)
+    steps = len(sampler.schedule(num_warmup))
+    length = sampler.host_adaptation(2, num_warmup).round_length
+    assert num_warmup - length < steps <= num_warmup and steps % length == 0
+    assert length == max(1, num_warmup // num_rounds)
+
+
+@pytest.mark.parametrize("share, steps", [(0.0, 1), (0.5, 21), (1 - 2.0**-24, 40)])
+def test_a_trajectory_has_one_step_at_least_and_no_more_than_the_most(
+    monkeypatch, share, steps
+):
+    # The largest number below 1 in single precision.
+    monkeypatch.setattr(jax.random, "uniform", lambda key: jnp.float32(share))
+    assert _num_steps(0, jnp.asarray(40)) == steps
+
+
 def test_gibbs_tunes_the_walk_of_each_chain_on_its_jumps():
     # Steps of three; the first chain jumps further when it is wide, the other narrow.
     sampler = Gibbs("elliptical_slice", scale_bounds=(0.5, 3.0), num_rounds=8)
@@ -325,6 +345,11 @@ def test_the_smallest_settings_are_not_refused():
     assert Gibbs(scale_bounds=(1.0, 1.0), num_rounds=1).num_rounds == 1
     assert MCLMC(num_steps_a_draw=1).num_steps_a_draw == 1
     assert ChEES(max_num_steps=1).max_num_steps == 1
+
+
+def test_settings_that_nobody_chose_stay_what_they_are():
+    assert HMC() == HMC((1e-3, 1.0), (2, 40), 30, 1000.0)
+    assert Gibbs() == Gibbs("hmc", (1e-3, 1.0), (2, 40), (1e-2, 3.0), 30, 1000.0, ())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import svgp_ppl as gp
-from svgp_ppl.sharding import _num_parts, first_true, in_blocks
+from svgp_ppl.rows.sharding import _num_parts, first_true, in_blocks
 from tests.conftest import XLA_FLAGS
 from tests.sharded import BATCH, N
 

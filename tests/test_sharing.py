@@ -15,7 +15,7 @@ from jax import random
 
 from svgp_ppl import Latent, stack
 from svgp_ppl.kernels import RBF, Kernel
-from svgp_ppl.sharing import Once
+from svgp_ppl.runtime import Once
 from tests import test_identities as dense
 
 NUM_OUTPUTS = 4

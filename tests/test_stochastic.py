@@ -14,7 +14,7 @@ import svgp_ppl as gp
 from svgp_ppl import diagnostics
 from svgp_ppl.diagnostics import group
 from svgp_ppl.mcmc import SGHMC, SGLD, StochasticGradient, run_chains
-from svgp_ppl.mcmc.control_variates import StochasticTuned, gradient_fn_of
+from svgp_ppl.mcmc.samplers.control_variates import StochasticTuned, gradient_fn_of
 from svgp_ppl.mcmc.target import Target
 from tests.conftest import mostly_double
 from tests.models import (
@@ -432,7 +432,7 @@ def test_local_latent_sites_are_refused():
             local = numpyro.sample("local", dist.Normal())
             numpyro.sample("y", dist.Poisson(jnp.exp(local)), obs=y[rows])
 
-    refused(model, "'local' stands in the subsampled plate 'data'")
+    refused(model, "'local' is in the subsampled plate 'data'")
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -202,6 +202,21 @@ def test_poisson_is_finite(precision):
         np.testing.assert_allclose(values[sane], exact[sane], atol=1e-4, rtol=1e-5)
 
 
+def test_the_density_of_a_tiny_positive_number():
+    """y e^{−f} stops to matter far from the mean and from f = 0, at log (c y)."""
+    y, mean, variance = np.array([1e-12, 1e9]), np.zeros(2), np.full(2, 900.0)
+
+    @jax.jit
+    def density(y, *moments):
+        return log_predictive_density(lk.Gamma(0.02), y, Marginal(*moments))
+
+    ours = density(y, mean, variance)
+    f = np.linspace(-300.0, 300.0, 60_001)[:, None]
+    terms = st.gamma.logpdf(y, 0.02, scale=np.exp(f) / 0.02) + st.norm.logpdf(f, 0, 30)
+    exact = logsumexp(terms, axis=0) + np.log(0.01)
+    np.testing.assert_allclose(ours, exact, atol=1e-5)
+
+
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_the_mode_of_counts_in_single_precision(precision):
     """Within a tenth of the width of the integrand, by bisection of its slope."""
@@ -243,6 +258,52 @@ def test_what_is_called_log_concave_is():
         bends = np.diff(values, 2, axis=0)
         assert np.all(bends <= 1e-9 * (1.0 + np.abs(values[1:-1])))
     assert not is_log_concave(lk.StudentT(4.0, 1.0))
+
+
+# Likelihood and data, and what is zero at the singularities of log p(y|f), or at ∓ i,
+# a quarter of a turn on, where exp of it is a step.
+AMOUNT, TIMES = 3.0, np.array([1e-3, 0.7, 40.0])
+SINGULARITIES = {
+    "Bernoulli": (lk.Bernoulli(), [0, 1], lambda f, y: 1 + np.exp(f)),
+    "Binomial": (lk.Binomial(9), [0, 4, 9], lambda f, y: 1 + np.exp(f)),
+    "Beta": (lk.Beta(3.0), [0.1, 0.9], lambda f, y: 1 + np.exp(f)),
+    "NegativeBinomial": (
+        lk.NegativeBinomial(2.0, AMOUNT),
+        [0, 7],
+        lambda f, y: 1 + AMOUNT * np.exp(f) / 2,
+    ),
+    "StudentT": (
+        lk.StudentT(4.0, 0.3),
+        [0.7, -2.0],
+        lambda f, y: 1 + ((y - f) / 0.3) ** 2 / 4,
+    ),
+    "zero": (
+        lk.ZeroInflatedPoisson(0.2, AMOUNT),
+        [0],
+        lambda f, y: 0.2 + 0.8 * np.exp(-AMOUNT * np.exp(f)),
+    ),
+    "not zero": (
+        lk.ZeroInflatedPoisson(0.2, AMOUNT),
+        [1, 7],
+        lambda f, y: AMOUNT * np.exp(f) - 1j,
+    ),
+    "Poisson": (lk.Poisson(AMOUNT), [0, 7], lambda f, y: AMOUNT * np.exp(f) - 1j),
+    "Exponential": (lk.Exponential(), TIMES, lambda f, y: y * np.exp(-f) + 1j),
+    "Gamma": (lk.Gamma(0.4), TIMES, lambda f, y: 0.4 * y * np.exp(-f) + 1j),
+    "Weibull": (lk.Weibull(1.7), TIMES, lambda f, y: (y * np.exp(-f)) ** 1.7 + 1j),
+    "lowest": (lk.Ordinal([-1.0, 2.0]), [0], lambda f, y: 1 + np.exp(f + 1)),
+    "highest": (lk.Ordinal([-1.0, 2.0]), [2], lambda f, y: 1 + np.exp(f - 2)),
+    "between": (lk.Ordinal([-1.0, 2.0]), [1], lambda f, y: 1 + np.exp(f - 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", SINGULARITIES)
+def test_singularities_are_some(name):
+    """About them rules place their nodes; between two cutpoints it is halfway."""
+    likelihood, y, zero = SINGULARITIES[name]
+    place, width = map(np.asarray, nearest_singularity(likelihood, jnp.asarray(y)))
+    assert np.all(width > 0.0)
+    np.testing.assert_allclose(zero(place + 1j * width, np.asarray(y)), 0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", [32], indirect=True)
@@ -501,6 +562,22 @@ def test_peaks_are_local_maxima_and_not_slopes_of_the_highest():
     peaks = log_average.highest_peaks(TwoPeaks, y, marginal, 2)
     expected = np.outer([1.0, -1.5], np.ones(3)) / (1.0 + 0.2**2)
     np.testing.assert_allclose(peaks, expected, atol=0.1)
+
+
+def test_peaks_near_a_singularity_are_seen_however_close(monkeypatch):
+    """At 0.29 and 0.31, where cells of the grid are an eighth elsewhere."""
+
+    class Close(NamedTuple):
+        f: Any
+
+        def log_prob(self, y):
+            peaks = [dist.Normal(self.f, 0.003).log_prob(at) for at in (0.31, 0.29)]
+            return jnp.logaddexp(peaks[0] + 1.0, peaks[1]) + 0.0 * y
+
+    monkeypatch.setattr(log_average, "nearest_singularity", lambda *_: (0.3, 0.01))
+    marginal, y = Marginal(jnp.zeros(1), jnp.ones(1)), jnp.zeros(1)
+    peaks = log_average.highest_peaks(Close, y, marginal, 2)
+    np.testing.assert_allclose(peaks[:, 0], [0.31, 0.29], atol=0.002)
 
 
 def test_where_a_likelihood_is_not_a_number_it_has_no_maximum():

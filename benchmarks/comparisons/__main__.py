@@ -7,7 +7,7 @@ import jax
 import numpyro
 
 from benchmarks.comparisons import deep_chains, inducing_inputs, latent_inputs, tables
-from svgp_ppl.compilation import forget_programs
+from svgp_ppl.runtime.compilation import forget_programs
 
 RUNS = {
     "latent_inputs": latent_inputs.runs,

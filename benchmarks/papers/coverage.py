@@ -103,6 +103,7 @@ COVERAGE = (
         "figure 4, left and middle",
         ("mnist",),
         "FG, all 60,000 images, SF 0.001, 0.004, 0.02, 0.04",
+        ("savigp-mnist",),
     ),
     Published(
         "savigp-2015",
@@ -110,6 +111,7 @@ COVERAGE = (
         "figure 4, right",
         ("sarcos",),
         "44,484 rows, M = 1779, one node; SMSE of both torques below 0.009",
+        ("savigp-sarcos",),
     ),
     Published(
         "savigp-2015",
@@ -166,6 +168,7 @@ COVERAGE = (
         "figure 4",
         ("pines-64",),
         "M = 225, fitted z, HMC",
+        ("mcmc-pines-64",),
     ),
     Published(
         "mcmc-2015",
@@ -230,7 +233,7 @@ COVERAGE = (
         "figure 1, table 3",
         ("depth", "step-time"),
         f"{_DEEP}; seconds a step at minibatches of 10,000 on one processor",
-        ("deep-depth",),
+        ("deep-depth", "deep-step-time"),
     ),
     Published(
         "deep-2017",
@@ -238,6 +241,7 @@ COVERAGE = (
         "section 4",
         ("rectangles-images", "mnist"),
         "M = 100, 100,000 steps; 12,000 and 60,000 rows",
+        ("deep-mnist",),
     ),
     Published(
         "deep-2017",
@@ -287,6 +291,7 @@ COVERAGE = (
             "wall-following",
         ),
         f"{_GPC}; the number of the row is an input",
+        ("noise-others",),
     ),
     Published(
         "noise-2019",
@@ -321,6 +326,7 @@ COVERAGE = (
             "miniboone-combined",
         ),
         _GPC,
+        ("noise-combined",),
     ),
     Published(
         "noise-2019",
@@ -335,6 +341,7 @@ COVERAGE = (
         "figure 3",
         ("airline",),
         "two million flights, M = 200, 100,000 steps",
+        ("noise-airline",),
     ),
     Published(
         "noise-2019",

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 from jax import random
 
 import svgp_ppl as gp
-from svgp_ppl import checkpoints
 from svgp_ppl.diagnostics import group
+from svgp_ppl.runtime import checkpoints
 
 X = np.linspace(0.0, 5.0, 40)[:, None]
 Y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X[:, 0])))

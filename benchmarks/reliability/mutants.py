@@ -2,7 +2,7 @@
 
     pip install cosmic-ray
     python benchmarks/reliability/mutants.py [--each 8] [--seed 0] [--only latent elbo]
-    python benchmarks/reliability/mutants.py --table
+    python benchmarks/reliability/mutants.py --table [--seed 0]
 
 Cosmic Ray lists every small change of a module (another operator, number, comparison
 or truth value; a loop not entered, a decorator removed). A sample of them, of equal
@@ -12,11 +12,14 @@ and Cosmic Ray's variants of ``|`` are left out: they are equivalent. So is what
 cannot compile, such as ``{//rest}`` for ``{**rest}``: any test would kill it.
 
 Each verdict is written to ``mutants.json`` as it comes, and what stands there is not
-run again: a larger sample begins with the smaller one. A mutant is killed by a test
-that fails, not by its time: one that uses more than ``--seconds`` of the processor is a
-verdict of its own, "timeout". Of a survivor the file holds, written by hand, why it is
-equivalent ("equivalent") or which test was added for it ("killed since"); a test of
-another part that kills it is said there to be one "which was not run".
+run again: a larger sample begins with the smaller one, and the sample of another seed
+has none of the mutants of those before. A mutant is killed by a test that fails, not
+by its time: one that uses more than ``--seconds`` of the processor, or twice as many
+by the clock, is a verdict of its own, "timeout". Of a survivor the file holds, written
+by hand, why it is equivalent ("equivalent") or which test was added for it ("killed
+since"); a test of another part that kills it is said there to be one "which was not
+run". Of a timeout it holds why it never ends ("reason"): whoever runs the tests will
+notice, and it counts neither as killed nor as a survivor.
 
 The processes are forks of one that has imported everything but the package: Linux.
 """
@@ -34,6 +37,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -47,8 +51,8 @@ RESULTS = Path(__file__).with_suffix(".json")
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "latent": (("latent.py",), ("identities", "layers", "errors")),
     "marginals": (
-        ("marginals.py", "residual.py"),
-        ("identities", "residual", "inducing", "sharing", "features"),
+        ("marginals.py", "observations/residual.py"),
+        ("identities", "residual", "inducing", "sharing", "features", "coordinates"),
     ),
     "variational": (
         ("variational/*.py",),
@@ -68,7 +72,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("expectations", "wide_marginals", "predictive", "likelihoods"),
     ),
     "elbo": (
-        ("elbo.py", "expected.py"),
+        ("elbo.py", "observations/expected.py"),
         ("elbo", "masks", "missing", "errors", "nothing_silent", "identities"),
     ),
     "predict": (
@@ -82,10 +86,13 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "nothing_silent",
         ),
     ),
-    "target": (("mcmc/target.py", "mcmc/coordinates.py"), ("coordinates", "sample")),
-    "gibbs": (("mcmc/gibbs.py",), ("samplers", "sample")),
-    "hmc": (("mcmc/hmc.py",), ("samplers", "tuning", "sample")),
-    "tuning": (("mcmc/tuning.py",), ("tuning", "samplers")),
+    "target": (
+        ("mcmc/target.py", "mcmc/coordinates.py"),
+        ("coordinates", "sample", "deep", "stochastic"),
+    ),
+    "gibbs": (("mcmc/samplers/gibbs.py",), ("samplers", "sample")),
+    "hmc": (("mcmc/samplers/hmc.py",), ("samplers", "tuning", "sample")),
+    "tuning": (("mcmc/samplers/tuning.py",), ("tuning", "samplers")),
     "mixing": (("diagnostics/mixing.py",), ("diagnostics", "report", "checking")),
     "likelihoods": (
         ("likelihoods/*.py",),
@@ -105,7 +112,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("natural_gradient", "schedules", "optimizers"),
     ),
     "minibatches": (("fitting/minibatches.py",), ("minibatches", "errors")),
-    "checkpoints": (("checkpoints.py",), ("checkpoints", "sample_checkpoints")),
+    "checkpoints": (("runtime/checkpoints.py",), ("checkpoints", "sample_checkpoints")),
 }
 
 
@@ -136,13 +143,17 @@ def mutations(modules: tuple[str, ...]) -> Iterator[Any]:
 def is_annotation(node: Any) -> bool:
     """Whether the node of Parso's tree stands in an annotation."""
     while node is not None:
-        if node.type in ("tfpdef", "annassign") or (
-            node.parent is not None
-            and node.parent.type == "funcdef"
-            and node is node.parent.annotation
+        above = node.parent
+        if node.type == "tfpdef" or (
+            above is not None
+            and (
+                (above.type == "funcdef" and node is above.annotation)
+                # ": int = 3" is one node, and 3 no annotation.
+                or (above.type == "annassign" and node is above.children[1])
+            )
         ):
             return True
-        node = node.parent
+        node = above
     return False
 
 
@@ -219,9 +230,7 @@ def run_tests(files: list[str], seconds: int, output: Path) -> tuple[str, str]:
         finally:
             sys.stdout.flush()
             os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what its tests may have left running
+    status = wait(child, 2 * seconds)
     found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read_text(), re.MULTILINE)
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timeout", ""
@@ -231,18 +240,36 @@ def run_tests(files: list[str], seconds: int, output: Path) -> tuple[str, str]:
     return verdict, found[-1] if found else ""
 
 
+def wait(child: int, seconds: float) -> int:
+    """The exit code of a child, and the end of its group: -SIGKILL if it waits."""
+    end, status = time.monotonic() + seconds, None
+    while status is None and time.monotonic() < end:
+        pid, raw = os.waitpid(child, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(raw)
+        else:
+            time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # and what its tests may have left running
+    if status is None:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status
+
+
 def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> None:
     """Mutate one part; write each verdict as it comes."""
     modules, tests = PARTS[name]
     pool = list(mutations(modules))
-    random.Random(options.seed).shuffle(pool)
-    files = [f"tests/test_{test}.py" for test in tests]
-    programs = ((m, text) for m in pool if is_program(text := mutated(m)))
+    seed = options.seed
+    random.Random(seed).shuffle(pool)
+    new = (m for m in pool if verdicts.get(key_of(m), {}).get("seed", seed) == seed)
+    programs = ((m, text) for m in new if is_program(text := mutated(m)))
     for mutation, after in itertools.islice(programs, options.each):
-        path = mutation.module_path
-        key = f"{path}:{mutation.operator_name}:{mutation.occurrence}"
+        path, key = mutation.module_path, key_of(mutation)
         if key in verdicts:
             continue
+        quick = sorted(tests, key=lambda test: test != path.stem)  # its own ones first
+        files = [f"tests/test_{test}.py" for test in quick]
         before, stamp = path.read_text(), path.stat()
         path.write_text(after)
         try:
@@ -254,6 +281,7 @@ def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> N
         verdicts[key] = {
             "part": name,
             "of": len(pool),
+            "seed": seed,
             "verdict": verdict,
             "test": test,
             "diff": difference(before, after),
@@ -262,26 +290,36 @@ def run_part(name: str, options: Any, tree: Path, verdicts: dict[str, Any]) -> N
         print(name, verdict, key, test, f"{seconds:.0f} s so far", flush=True)
 
 
+def key_of(mutation: Any) -> str:
+    return f"{mutation.module_path}:{mutation.operator_name}:{mutation.occurrence}"
+
+
 def table(verdicts: dict[str, Any]) -> str:
     """Killed, equivalent and surviving mutants of each part, then each survivor."""
     lines = ["part              of  mutants  killed  equivalent  survived  other"]
-    total = [0] * 5
+    total, now, at_once = [0] * 5, [], []
     for part in PARTS:
         of = [v for v in verdicts.values() if v["part"] == part]
+        if not of:
+            continue
         killed = sum(v["verdict"] == "killed" or "killed since" in v for v in of)
         equal = sum("equivalent" in v for v in of)
         survived = sum(is_survivor(v) for v in of)
         counts = [len(of), killed, equal, survived]
         counts.append(len(of) - sum(counts[1:]))
         total = [a + b for a, b in zip(total, counts, strict=True)]
-        size = of[0]["of"] if of else 0
+        size = of[-1]["of"]
         lines.append(row(part, size, counts))
-    lines.append(row("all", "", total))
-    mutants, killed, equal, *_ = total
-    share = killed / max(mutants - equal, 1)
-    lines.append(f"{share:.1%} of the mutants that are not equivalent are killed")
-    at_once = sum(was_killed(v) for v in verdicts.values()) / max(mutants - equal, 1)
-    lines.append(f"{at_once:.1%} were before tests were added for those that survived")
+        counted = sum("equivalent" not in v and "reason" not in v for v in of)
+        weight = size * counted / len(of)
+        now.append((weight, killed, counted))
+        at_once.append((weight, sum(map(was_killed, of)), counted))
+    lines += [
+        row("all", "", total),
+        "of the mutants that are not equivalent are killed",
+        f"now:                    {shares(now)}",
+        f"before tests were added {shares(at_once)}",
+    ]
     for key, verdict in verdicts.items():
         if verdict["verdict"] != "killed":
             why = [
@@ -291,6 +329,32 @@ def table(verdicts: dict[str, Any]) -> str:
             ]
             lines += ["", f"{verdict['verdict']} {key}", *why, verdict["diff"]]
     return "\n".join(lines)
+
+
+def shares(parts: list[tuple[float, int, int]]) -> str:
+    """The share that is killed, by (weight, killed, counted) of each part.
+
+    Once of the sample, in which all parts are of equal size; and once of the package.
+    After tests were added for its survivors, a sample says nothing of other mutants:
+    of those only the share before, of the newest sample, is an estimate.
+    """
+    parts = [part for part in parts if part[2]]
+    # Stratified: of part h, with N_h mutants of which the share e_h is not equivalent,
+    # k_h of n_h are killed. With weights w_h = N_h e_h / Σ N_h e_h the share is
+    # Σ w_h k_h/n_h, and its variance Σ w_h² p_h (1 − p_h)/n_h at p_h =
+    # (k_h + 1)/(n_h + 2): from a part whose mutants are all killed it is not zero.
+    total = sum(weight for weight, _, _ in parts)
+    share = sum(weight / total * k / n for weight, k, n in parts)
+    smooth = [(weight / total, (k + 1) / (n + 2), n) for weight, k, n in parts]
+    error = sum(w**2 * p * (1 - p) / n for w, p, n in smooth) ** 0.5
+    # Every part alike: the same with equal weights.
+    killed, counted = (sum(part[i] for part in parts) for i in (1, 2))
+    equal = killed / counted
+    spread = (equal * (1 - equal) / counted) ** 0.5
+    return (
+        f"{equal:.1%} ± {spread:.1%} of the sample, "
+        f"{share:.1%} ± {error:.1%} of the package"
+    )
 
 
 def row(part: str, size: Any, counts: list[int]) -> str:
@@ -310,7 +374,7 @@ def was_killed(verdict: dict[str, Any]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--each", type=int, default=8, help="mutants of each part")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of the sample; of a table: only it")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=int, default=400, help="of one mutant")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -320,6 +384,7 @@ def main() -> None:
     path = options.results
     verdicts = json.loads(path.read_text()) if path.exists() else {}
     if not options.table:
+        options.seed = options.seed or 0
         import_everything_else()
         with tempfile.TemporaryDirectory() as folder:
             tree = Path(folder) / "tree"
@@ -329,7 +394,8 @@ def main() -> None:
             sys.path.insert(0, str(tree))
             for name in options.only:
                 run_part(name, options, tree, verdicts)
-    print(table(verdicts))
+    shown = {k: v for k, v in verdicts.items() if options.seed in (None, v["seed"])}
+    print(table(shown))
 
 
 if __name__ == "__main__":

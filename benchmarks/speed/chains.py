@@ -19,7 +19,7 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl.__main__ import coal_model
-from svgp_ppl.compilation import forget_programs
+from svgp_ppl.runtime.compilation import forget_programs
 
 __all__ = ["CASES", "in_words", "ratio", "rows"]
 

@@ -23,7 +23,7 @@ CHOSEN = {
 }
 HEAD = """# Gallery
 
-The notebooks by a picture. Made by `python docs/figures/gallery.py`.
+A picture from every notebook. This page is made by `python docs/figures/gallery.py`.
 
 <div class="gallery">
 """

@@ -1,8 +1,8 @@
-"""Data sets, with where they come from.
+"""Data sets and their sources.
 
 Small ones are embedded. The others are read from the folder that the environment
-variable ``SVGP_PPL_DATA`` names, ``~/.cache/svgp_ppl`` without it, and downloaded into
-it from their public source when they are not there.
+variable ``SVGP_PPL_DATA`` names, by default ``~/.cache/svgp_ppl``, and downloaded into
+it from their public source if they are not there.
 """
 
 from svgp_ppl.datasets.classification import (

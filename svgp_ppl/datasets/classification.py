@@ -9,7 +9,7 @@ from svgp_ppl.datasets.stored import fetch, stored
 __all__ = ["Labelled", "banana", "image", "three_classes", "uci_classes"]
 
 # The collection of Fernández-Delgado et al. (2014), JMLR 15:3133-3181: a table with a
-# header, a row number, the standardised columns and the class in every line.
+# header, and a row number, the standardised columns and the class in every line.
 _SOURCE = (
     "https://raw.githubusercontent.com/CameronDiao/"
     "GLVQ-For-Classification-In-Randomized-NN-And-HDC/master/data/{folder}/{file}_R.dat"
@@ -33,7 +33,7 @@ _NAMES = (
     "waveform_noise",
     "wine_quality_white",
 )
-# Sets whose test rows come as a second file, in the same order of rows here.
+# Sets whose test rows are in a second file; they come after the others here.
 _IN_TWO_FILES = (
     "adult",
     "pendigits",
@@ -64,8 +64,7 @@ def uci_classes(name: str, split: int = 0) -> Labelled:
     """A set of Fernández-Delgado et al. (2014) with a split of Liu et al. (2019).
 
     The files number their rows in a first column, which the published runs used as an
-    input; where rows are sorted by class that gives the class away. It is left out
-    here.
+    input; where rows are sorted by class it reveals the class. It is left out here.
 
     Args:
         name: "adult", "letter", "waveform", "wine_quality_white" and others.
@@ -168,5 +167,5 @@ def _download(name: str) -> dict[str, np.ndarray]:
         rows = [line.replace('"', "").split() for line in lines if line.strip()]
         tables.append(np.array(rows, dtype=float))
     table = np.concatenate(tables)
-    # The first column is the number of the row: never an input.
+    # The first column is the number of the row, and not an input.
     return {"X": table[:, 1:-1].astype(np.float32), "y": table[:, -1].astype(int)}

@@ -10,7 +10,7 @@ from svgp_ppl.datasets.stored import fetch, stored
 __all__ = ["Counts", "GridCounts", "SplitCounts", "coal", "coal_split", "pines"]
 
 # Jarrett (1979), "A note on the intervals between coal-mining disasters", Biometrika
-# 66:191-193: disasters with ten or more deaths in British coal mines, a count a year.
+# 66:191-193: disasters with ten or more deaths in British coal mines, counted by year.
 _COAL_DISASTERS = """
 4 5 4 1 0 4 3 4 0 6 3 3 4 0 2 6 3 3 5 4 5 3 1 4 4 1 5 5 3 4 2 5 2 2 3 4 2 1 3 2 2 1 1 1
 1 3 0 0 1 0 1 1 0 0 3 1 0 3 2 2 0 1 1 1 0 1 0 1 0 0 0 2 1 0 0 0 1 1 0 2 3 3 1 1 2 1 1 1
@@ -27,7 +27,7 @@ class Counts(NamedTuple):
 
 
 def coal() -> Counts:
-    """British coal-mining disasters a year, 1851 to 1962: 112 counts, 191 disasters.
+    """British coal-mining disasters per year, 1851 to 1962: 112 counts, 191 disasters.
 
     Embedded in the package. Source: Jarrett (1979), Biometrika 66:191.
 
@@ -43,7 +43,7 @@ def coal() -> Counts:
     return Counts(np.arange(1851.0, 1963.0)[:, None], y, 1.0)
 
 
-# The data of Hensman et al. (2015), as their code has them.
+# The data of Hensman et al. (2015), from the repository of their code.
 _NIPS_SOURCE = (
     "https://raw.githubusercontent.com/sparseMCMC/NIPS2015/master/experiments/{path}"
 )
@@ -77,7 +77,7 @@ def coal_split(split: int = 0, num_bins: int = 100) -> SplitCounts:
     of the disasters for training, the others for testing.
 
     Args:
-        split: Seed of the legacy generator that shuffles the disasters; the paper has
+        split: Seed of the legacy generator that shuffles the disasters; the paper uses
             0 to 9.
         num_bins: Number of bins.
 
@@ -104,8 +104,8 @@ def coal_split(split: int = 0, num_bins: int = 100) -> SplitCounts:
 def pines(num_cells: int = 32) -> GridCounts:
     """126 Scots pine saplings on 10 m by 10 m, counted in the cells of a square grid.
 
-    Møller, Syversveen & Waagepetersen (1998). The file of Hensman et al. (2015) has the
-    first tree twice; it is counted once here.
+    Møller, Syversveen & Waagepetersen (1998). The file of Hensman et al. (2015) lists
+    the first tree twice; it is counted once here.
 
     Args:
         num_cells: Cells along each side.

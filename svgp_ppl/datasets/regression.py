@@ -32,8 +32,8 @@ _SAVIGP_FILES = {"abalone": "abalone", "creep": "creep", "sarcos": "sarcos_4449"
 class Split(NamedTuple):
     """A split of a regression set, all standardised by the training rows.
 
-    ``y_mean`` and ``y_scale`` undo it: a density of standardised y is one of y after
-    dividing by ``y_scale``. They are numbers, and arrays [P] where y is [N, P].
+    ``y_mean`` and ``y_scale`` undo it: divide a density of standardised y by
+    ``y_scale`` for one of y. They are numbers, or arrays [P] where y is [N, P].
     """
 
     x: np.ndarray
@@ -50,7 +50,7 @@ def uci(name: str, split: int = 0) -> Split:
     Args:
         name: "boston", "concrete", "energy", "kin8nm", "naval", "power", "protein" or
             "wine_red".
-        split: Number of the split, from 0; the papers use 20, of "protein" 5.
+        split: Number of the split, from 0; the papers use 20, for "protein" 5.
 
     Returns:
         90 % of the rows for training and the rest for testing, standardised.

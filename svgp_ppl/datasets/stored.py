@@ -1,4 +1,4 @@
-"""Where files of data lie, and how they get there."""
+"""Where data files are, and how they get there."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ def stored(
     source: str,
     download: Callable[[], Mapping[str, np.ndarray]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Arrays of ``name.npz``, downloaded into the folder when they are not there.
+    """Arrays of ``name.npz``, downloaded into the folder if they are not there.
 
-    The folder is that of the environment variable ``SVGP_PPL_DATA``, and
-    ``~/.cache/svgp_ppl`` without it.
+    The folder is that of the environment variable ``SVGP_PPL_DATA``, by default
+    ``~/.cache/svgp_ppl``.
 
     Args:
         name: The file without its ending.
-        holds: The arrays that it holds, in words, for the error.
+        holds: Its arrays, in words, for the error.
         source: Where the data come from, for the error.
-        download: Gives the arrays from the source; None where the source has no form
-            that can be read without handwork.
+        download: Gives the arrays from the source; None if the source has no form that
+            can be read without manual work.
 
     Raises:
         OSError: It is not in the folder and cannot be downloaded.

@@ -28,16 +28,16 @@ def table(name: str) -> dict[str, np.ndarray]:
 
     - ``"air_quality"``: 153 days of New York, 1973: ozone, sun, wind, temperature, with
       holes (Chambers, Cleveland, Kleiner & Tukey 1983).
-    - ``"breast_cancer"``: 686 patients, time without recurrence, in part censored (the
+    - ``"breast_cancer"``: 686 patients, time without recurrence, partly censored (the
       German Breast Cancer Study Group; Royston & Altman 2013).
     - ``"election_panel"``: 1525 voters of the British Election Panel Study, 1997 to
-      2001, with grades that they gave (Fox & Andersen 2006).
+      2001, with the ratings that they gave (Fox & Andersen 2006).
     - ``"grouse_ticks"``: ticks on 403 chicks of red grouse, in broods at locations
       (Elston, Moss, Boulinier, Arrowsmith & Lambin 2001).
     - ``"mauna_loa"``: monthly CO₂ at Mauna Loa, 1988 to 2017, in ppm (NOAA Global
       Monitoring Laboratory).
     - ``"snow_deaths"``, ``"snow_pumps"``, ``"snow_streets"``: John Snow's map of the
-      cholera of 1854 in Soho, as digitised by Dodson & Tobler (1992).
+      cholera outbreak of 1854 in Soho, as digitised by Dodson & Tobler (1992).
 
     Args:
         name: One of these.
@@ -62,7 +62,7 @@ def _download(source: str) -> dict[str, np.ndarray]:
 
 
 def _column(values: list[str]) -> np.ndarray:
-    """Numbers, NaN where one is missing; as they are where one of them is none."""
+    """Numbers, NaN where one is missing; unchanged if any of them is not a number."""
     try:
         return np.array([float(v) if v not in ("", "NA") else np.nan for v in values])
     except ValueError:

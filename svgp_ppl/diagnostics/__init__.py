@@ -1,4 +1,4 @@
-"""Draws to and from ArviZ, how well a sampler mixes, what is wrong with a run or fit.
+"""Draws to and from ArviZ, the mixing of a sampler, what is wrong with a run or fit.
 
 Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since.

@@ -1,4 +1,4 @@
-"""What to try, in words that know what was done already."""
+"""What to try, in words that take account of what was done already."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 
 def any_of(*options: str | list[str]) -> str:
-    """A sentence of what is there."""
+    """A sentence of the options that are not empty."""
     parts: list[str] = []
     for option in options:
         parts += [option] if isinstance(option, str) else option
@@ -47,7 +47,7 @@ def in_nats(value: float) -> str:
 
 
 def better_start(run: Run) -> list[str]:
-    """A fit to start from, where there was none."""
+    """A fit to start from, if there was none."""
     if run.attributes.get("init") == "fit":
         return []
     if run.sampler is None:
@@ -84,7 +84,7 @@ def smaller_steps(run: Run) -> str:
 
 
 def better_moves(run: Run) -> list[str]:
-    """Starts and samplers whose draws are worth more each."""
+    """Starts and samplers whose draws are each worth more."""
     options = better_start(run)
     match run.settings:
         case {"num_steps_a_draw": now}:
@@ -99,7 +99,7 @@ def better_moves(run: Run) -> list[str]:
 
 
 def stable_arithmetic(run: Run) -> list[str]:
-    """Double precision where it was single, and priors away from the extremes."""
+    """Double precision if it was single, and priors away from the extremes."""
     double = np.finfo(np.float64).eps
     precision = ["float64"] if np.any(run.epsilon > double) else []
     priors = "priors that keep lengthscales and variances away from 0 and infinity"

@@ -1,4 +1,4 @@
-"""Names and labels of the axes of what goes into an ArviZ object."""
+"""Names and labels of the axes of variables for an ArviZ object."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -28,22 +28,22 @@ def axes_of(
     dims: Mapping[str, Any] | None = None,
     like: Any = None,
 ) -> Axes:
-    """Axes of variables: those that the caller names, otherwise the plates of a model.
+    """Axes of variables: those that the caller names, otherwise those of the plates.
 
-    A variable of which some rows are not known gets a dimension of its own, such as
-    ``y_data``, with the labels of its rows: others may have all of them.
+    A variable with unknown rows gets a dimension of its own, such as ``y_data``, with
+    the labels of its rows, as others may have all of them.
 
     Args:
-        shapes: Of a variable without chain and draw, by name.
+        shapes: Shape of a variable without chain and draw, by name.
         plates: Names of leading axes, by name of the variable.
         rows: Numbers of the rows that are known, None for all, by variable.
-        coords: Labels by dimension, of the caller.
-        dims: Names of dimensions by variable, of the caller.
-        like: An ArviZ object, whose names and labels stand where the caller has none.
+        coords: Labels by dimension, from the caller.
+        dims: Names of dimensions by variable, from the caller.
+        like: An ArviZ object, whose names and labels apply where the caller gives none.
 
     Raises:
-        ValueError: ``dims`` names a variable that there is not, or more axes than it
-            has; ``coords`` a dimension that there is not, or of another length.
+        ValueError: ``dims`` names an unknown variable, or more axes than it has;
+            ``coords`` an unknown dimension, or one of another length.
     """
     others = _axes_within(like)
     inherited = {
@@ -73,7 +73,7 @@ def axes_of(
 
 
 def _axes_within(posterior: Any) -> Axes:
-    """Names and labels that an ArviZ object has, its own and default ones left out."""
+    """Names and labels of an ArviZ object, without its own and default ones."""
     coords, dims = {}, {}
     if isinstance(posterior, Mapping) and not isinstance(posterior, dict):
         for group in ("posterior", "log_likelihood", "observed_data"):
@@ -89,7 +89,7 @@ def _axes_within(posterior: Any) -> Axes:
 
 
 def _lengths(shapes: Mapping, named: Mapping) -> dict[str, tuple[str, int]]:
-    """A variable that has a dimension, and its length, by dimension."""
+    """A variable with a dimension, and its length, by dimension."""
     return {
         axis: (name, length)
         for name, axes in named.items()
@@ -98,7 +98,7 @@ def _lengths(shapes: Mapping, named: Mapping) -> dict[str, tuple[str, int]]:
 
 
 def _consistent(shapes: Mapping, plates: Mapping) -> dict[str, list[str]]:
-    """The plates, without those of several lengths or of the name of a variable."""
+    """The plates, except those of several lengths or with the name of a variable."""
     lengths: dict[str, set[int]] = {}
     for name, axes in plates.items():
         for axis, length in zip(axes, shapes[name]):

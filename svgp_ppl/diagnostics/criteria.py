@@ -16,7 +16,7 @@ class LOO(NamedTuple):
 
     Attributes:
         elpd: Expected log pointwise predictive density, nats, over all data.
-        standard_error: Of ``elpd``.
+        standard_error: Standard error of ``elpd``.
         num_parameters: Effective number of parameters, p_loo.
         pointwise: The terms of ``elpd``, one per datum, [N].
         pareto_k: Shape of the tail of the weights of each datum, [N]; above ``good_k``
@@ -37,7 +37,7 @@ class WAIC(NamedTuple):
 
     Attributes:
         elpd: Expected log pointwise predictive density, nats, over all data.
-        standard_error: Of ``elpd``.
+        standard_error: Standard error of ``elpd``.
         num_parameters: Effective number of parameters, p_waic.
         pointwise: The terms of ``elpd``, one per datum, [N].
     """
@@ -57,10 +57,10 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
 
     Args:
         posterior: What ``gp.sample(..., log_likelihood=True)`` returns.
-        site: Name of the observed site; None where there is one only.
+        site: Name of the observed site; None if there is only one.
 
     Raises:
-        ValueError: There is no log likelihood, or of several sites none was named.
+        ValueError: There is no log likelihood, or several sites and none was named.
 
     Example:
         >>> result = gp.diagnostics.loo(draws)
@@ -69,8 +69,8 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
     """
     site, values = _log_likelihood_of(posterior, site)
     values = values.reshape(*values.shape[:2], -1)
-    # ArviZ cannot fit the tail of weights that are all equal, as those of a datum that
-    # is masked: leaving it out changes nothing.
+    # ArviZ cannot fit the tail of weights that are all equal, like those of a masked
+    # datum: leaving it out changes nothing.
     varies = ~(np.ptp(values, axis=(0, 1)) == 0)
     pointwise, pareto_k = values[0, 0].astype(np.float64), np.full(len(varies), -np.inf)
     num_parameters = 0.0
@@ -94,15 +94,15 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
     """Σ_n (log E p(y_n | v, θ) − Var log p(y_n | v, θ)), moments over the draws.
 
     Watanabe (2010), as in Vehtari, Gelman & Gabry (2017, eqs 11 and 12), by ArviZ
-    before version 1.0, which has it no longer. Prefer :func:`loo`, which says where it
+    before version 1.0, which no longer has it. Prefer :func:`loo`, which shows where it
     fails.
 
     Args:
         posterior: What ``gp.sample(..., log_likelihood=True)`` returns.
-        site: Name of the observed site; None where there is one only.
+        site: Name of the observed site; None if there is only one.
 
     Raises:
-        ValueError: There is no log likelihood, or of several sites none was named.
+        ValueError: There is no log likelihood, or several sites and none was named.
         NotImplementedError: The installed ArviZ has no WAIC.
 
     Example:
@@ -144,11 +144,11 @@ def _by_arviz(criterion: Any, posterior: Any, site: str, values: np.ndarray) -> 
     draws = group(posterior, "posterior")
     alone = to_arviz(draws, log_likelihood={site: values})
     with warnings.catch_warnings():
-        # Of Pareto shapes, which are returned, and of large variances of terms.
+        # About Pareto shapes, which are returned, and large variances of terms.
         warnings.simplefilter("ignore")
         return criterion(alone, pointwise=True, var_name=site)
 
 
 def _first(found: Any, *names: str) -> Any:
-    """A field that the two ArviZ versions call by different names."""
+    """A field whose name differs between the two ArviZ versions."""
     return next(getattr(found, name) for name in names if hasattr(found, name))

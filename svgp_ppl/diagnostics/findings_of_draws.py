@@ -1,4 +1,4 @@
-"""What is wrong with draws, whichever sampler made them: one function a fault."""
+"""What is wrong with draws, whichever sampler made them: one function per fault."""
 
 import warnings
 from collections import defaultdict
@@ -36,7 +36,7 @@ _LARGEST_RHAT = 1.01
 _SMALLEST_ESS_OF_A_CHAIN = 100
 _RHAT_OF_SEPARATE_CHAINS = 1.2  # beyond, chains may be in different modes
 _FEWEST_DRAWS = 4  # ArviZ: each half of a chain needs two
-_MOST_DRAWS_OF_A_CHAIN = 10_000  # beyond, the sampler is to be changed
+_MOST_DRAWS_OF_A_CHAIN = 10_000  # beyond, the sampler should be changed
 _DISTINCT = 10  # short chains of an indicator may be equal by chance
 
 
@@ -80,7 +80,7 @@ def too_few_draws(run: Run) -> list[Finding]:
 
 
 def doubtful_weights(run: Run) -> list[Finding]:
-    """Draws by importance sampling that a few proposals decide."""
+    """Draws by importance sampling that depend on a few proposals."""
     shape = run.attributes.get("pareto_k")
     if shape is None:
         return []
@@ -100,13 +100,13 @@ def doubtful_weights(run: Run) -> list[Finding]:
 
 
 def stuck_chains(run: Run) -> list[Finding]:
-    """Chains that stand still, in everything or in some parameters."""
+    """Chains that do not move, in everything or in some parameters."""
     if not run.is_stuck:
         return []
     start, length = run.still
     for_good = run.stuck & (length == run.num_draws)
     free = run.finite & ~run.constant
-    never_moved = for_good[:, free].all(axis=1)  # of all chains where nothing is free
+    never_moved = for_good[:, free].all(axis=1)  # true of all chains if nothing is free
     findings = []
     warmup, steps = longer_warmup(run), smaller_steps(run)
     options = any_of("another key", better_start(run), warmup, steps)
@@ -184,7 +184,7 @@ def disagreeing_chains(run: Run) -> list[Finding]:
 
 
 def effective_sizes(run: Run) -> dict[str, float]:
-    """Bulk ESS of all that moves."""
+    """Bulk ESS of all moving elements."""
     return _of_moving(ess, run)
 
 
@@ -222,7 +222,7 @@ def heavy_weights(run: Run) -> list[Finding]:
 
 
 def _weights(run: Run, site: str, values: np.ndarray) -> list[Finding]:
-    """Of one observed site, from its terms [chains, draws, ...]."""
+    """Findings for one observed site, from its terms [chains, draws, ...]."""
     undefined = np.flatnonzero(~np.isfinite(values).all(axis=(0, 1)))
     if len(undefined):
         return [

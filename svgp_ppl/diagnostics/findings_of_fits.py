@@ -1,4 +1,4 @@
-"""What is wrong with the bound, q(v) or θ of a fit: one function a fault."""
+"""What is wrong with the bound, q(v) or θ of a fit: one function per fault."""
 
 import numpy as np
 
@@ -16,18 +16,18 @@ __all__ = [
     "narrow_family",
 ]
 
-_NATS = 1.0  # that the family of q(v) may cost
+_NATS = 1.0  # accepted cost of the family of q(v)
 _LARGEST_UNDERSTATEMENT = 1.25
 
 _EDGE = {"positive": 1e-3, "interval": 2e-2}
 
 
 def moving_bound(fitted: Fitted, gains: Gains | None = None) -> list[Finding]:
-    """Too few steps to tell, a bound that rises, or one that was higher before."""
+    """Too few steps to tell, a bound that rises, or one that used to be higher."""
     steps = len(fitted.losses)
     if steps < FEWEST_STEPS:
         known = gains is not None and fitted.data is not None and fitted.data.only_q
-        if known:  # a natural step may be all there is to do
+        if known:  # a natural step may be all that is needed
             return []
         count = f"{steps} step{'' if steps == 1 else 's'}"
         what = f"{count} are too few to tell whether the bound has stopped rising."
@@ -85,7 +85,7 @@ def narrow_family(data: Data, gains: Gains | None) -> list[Finding]:
         return []
     process = max(gains.understated, key=lambda name: gains.understated[name])
     factor = gains.understated[process]
-    # From some of the rows the correlations are known up to noise, which adds up.
+    # From some of the rows the correlations are known only up to noise, which adds up.
     is_dear = gains.family > _NATS and not data.is_part
     if not is_dear and factor < _LARGEST_UNDERSTATEMENT:
         return []
@@ -130,7 +130,7 @@ def heavy_tail(data: Data) -> list[Finding]:
 
 
 def edges_of_priors(data: Data) -> list[Finding]:
-    """Scales that are where their prior has next to no mass."""
+    """Scales in a part of their prior with almost no mass."""
     findings = []
     for (name, kind), cdf in data.cdf.items():
         limit = _EDGE[kind] / np.size(cdf)

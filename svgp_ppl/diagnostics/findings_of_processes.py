@@ -1,4 +1,4 @@
-"""What is wrong with z, M or the kernels of a fit: one function a fault."""
+"""What is wrong with z, M or the kernels of a fit: one function per fault."""
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -13,11 +13,11 @@ __all__ = [
     "uncovered_rows",
 ]
 
-# A row is uncovered where the inducing values explain less than half of its prior
-# variance; a tenth of the rows is more than the ends of an interval.
+# A row is uncovered if the inducing values explain less than half of its prior
+# variance; a tenth of the rows is more than the ends of an interval account for.
 _LEAST_SHARE = 0.5
 _MOST_UNCOVERED = 0.1
-_FAR = 2.0  # spacings of the inducing inputs, beyond which they are elsewhere
+_FAR = 2.0  # spacings of the inducing inputs, beyond which a row is away from them
 
 # Mean residual over noise variance 0.1: half of it is lost in the bound, per datum.
 _MOST_OPEN = 0.05
@@ -41,7 +41,7 @@ def uncovered_rows(data: Data) -> list[Finding]:
         if not len(rows) or np.mean(bad) <= _MOST_UNCOVERED:
             continue
         if _is_rough(data, inputs, rows):
-            continue  # no z would do: that is another finding
+            continue  # no z would help: that is another finding
         distance = np.median(inputs.distance[rows][bad])
         what = (
             f"The inducing values of process '{process}' explain {np.mean(share):.0%} "
@@ -65,14 +65,14 @@ def uncovered_rows(data: Data) -> list[Finding]:
 
 
 def open_residuals(data: Data) -> list[Finding]:
-    """Σ residual against the noise: the price of too few inducing inputs.
+    """Σ residual against the noise: the cost of too few inducing inputs.
 
     The trace term of the bound (Titsias 2009, eq. 9) is ½ Σ_n W_n residual_n with W_n =
     1/σ² for Gaussian noise, and the curvature of the expectation in general. It is what
     all data as inducing inputs would add, up to a factor of two: for data from the
     prior, t/(2σ²) ≤ E KL(q ‖ posterior) ≤ t/σ² with t = Σ_n residual_n (Burt,
-    Rasmussen & van der Wilk 2020). A fit at a larger M would have to move θ
-    as well to say more, and costs as much as the fit.
+    Rasmussen & van der Wilk 2020). A fit at a larger M could say more only by moving θ
+    too, and would cost as much as this fit.
     """
     findings = []
     for name, site in data.sites.items():
@@ -101,10 +101,10 @@ def open_residuals(data: Data) -> list[Finding]:
 
 
 def structured_scores(data: Data) -> list[Finding]:
-    """Scores s_n = ∂E/∂f_n of neighbours that correlate: M, θ or kernel miss something.
+    """Scores s_n = ∂E/∂f_n of neighbours that correlate: M, θ or kernel fall short.
 
-    Once the fit has adapted to too few inducing inputs, by a long lengthscale and much
-    noise, no residual variance tells. What is left over does: Σ_n s_n s_nn(n), with nn
+    Once the fit has adapted to too few inducing inputs, by a long lengthscale and large
+    noise, the residual variance shows nothing. The scores do: Σ_n s_n s_nn(n), with nn
     the nearest row, has mean 0 and variance Σ_{i<j} c_ij² s_i² s_j² under random signs,
     where c_ij counts how often i and j are neighbours (Moran 1950; Cliff & Ord 1981). A
     fit that explains the data leaves it slightly negative.
@@ -176,13 +176,13 @@ def extreme_lengthscales(data: Data) -> list[Finding]:
 
 
 def _num_data(data: Data, counts: Bool[np.ndarray, " N"]) -> float:
-    """Number of data of a site, those that were not looked at included."""
+    """Number of data of a site, including those that were not examined."""
     seen, of = data.num_rows
     return float(np.sum(counts) * (of / seen if seen else 1.0))
 
 
 def _used(data: Data, name: str, process: str, number: int) -> np.ndarray:
-    """Rows at which a process counts: they are not masked and its weight is not 0."""
+    """Rows where a process counts: they are not masked and its weight is not 0."""
     inputs = data.inputs[name, process, number]
     used = np.any(inputs.weights != 0, axis=(0, 1)) & (inputs.prior > 0)
     if name in data.sites:
@@ -191,13 +191,13 @@ def _used(data: Data, name: str, process: str, number: int) -> np.ndarray:
 
 
 def _share(inputs: Inputs) -> Float[np.ndarray, " N"]:
-    """Of the prior variance, what the inducing values explain."""
+    """Share of the prior variance that the inducing values explain."""
     prior = np.where(inputs.prior > 0, inputs.prior, 1.0)
     return 1 - inputs.residual / prior
 
 
 def _more(inputs: Inputs) -> list[str]:
-    """What to do where M is too small; other features than points have no spacing."""
+    """What to do if M is too small; features other than points have no spacing."""
     if np.isnan(inputs.spacing):
         return ["more inducing features"]
     return [
@@ -211,7 +211,7 @@ def _inputs_of(data: Data, process: str) -> Inputs:
 
 
 def _worst(data: Data) -> dict[str, tuple[str, str, int]]:
-    """By process the inputs at which least of it is explained."""
+    """By process, the inputs at which the smallest share is explained."""
     found: dict[str, tuple[float, tuple[str, str, int]]] = {}
     for key, inputs in data.inputs.items():
         rows = _used(data, *key)
@@ -222,7 +222,7 @@ def _worst(data: Data) -> dict[str, tuple[str, str, int]]:
 
 
 def _is_rough(data: Data, inputs: Inputs, rows: np.ndarray) -> bool:
-    """Whether the process is white noise at the data; of some rows nobody can tell."""
+    """Whether the process is white noise at the data; unknown from some of the rows."""
     if data.is_part or not _has_lengthscale(inputs):
         return False
     return bool(np.median(inputs.similarity[rows]) < _LEAST_SIMILARITY)
@@ -257,7 +257,7 @@ def _of_neighbours(
     rows = rows[counted[nearest[rows]]]
     near = nearest[rows]
     product = score[rows] * score[near]
-    # A pair that is mutual stands twice in the sum, and has four times the variance.
+    # A mutual pair is in the sum twice, and has four times the variance.
     is_mutual = nearest[near] == rows
     variance = np.sum(np.square(product) * np.where(is_mutual, 2.0, 1.0))
     squares = np.sum(np.square(score[rows]))

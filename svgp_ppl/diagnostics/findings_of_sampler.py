@@ -1,4 +1,4 @@
-"""What the statistics of a sampler say is wrong, by its own settings."""
+"""What is wrong according to the statistics of a sampler and its settings."""
 
 import numpy as np
 
@@ -27,9 +27,9 @@ _SMALLEST_BFMI = 0.3  # Betancourt (2016)
 _LEAST_ACCEPTANCE = 0.1  # for a sampler without a target; with one, half of it
 _MOST_CUT_OFF = 0.01
 
-# What others call a full tree by default (Stan, PyMC, NumPyro), and where the limit is
-# not known: trees of 31 steps and more that are all alike. Smaller ones are often full
-# because they are just long enough.
+# The depth that others call a full tree by default (Stan, PyMC, NumPyro); also used if
+# the limit is unknown and trees of 31 steps or more are all alike. Smaller ones are
+# often full because they are just long enough.
 _USUAL_DOUBLINGS = 10
 _SUSPICIOUS_DOUBLINGS = 5
 _SUSPICIOUS_SHARE = 0.9
@@ -38,7 +38,7 @@ _SUSPICIOUS_SHARE = 0.9
 _USUAL_ENERGY_VARIANCE = 5e-4
 _MOST_ENERGY_VARIANCE = 10.0
 
-# Others are not defined at every draw, such as the eigenvalues that PyMC reports.
+# Others, such as the eigenvalues that PyMC reports, are not defined at every draw.
 _ALWAYS_FINITE = (
     "lp",
     "energy",
@@ -51,7 +51,7 @@ _ALWAYS_FINITE = (
 
 
 def undefined_statistics(run: Run) -> list[Finding]:
-    """Statistics that are NaN or infinite, but for those of divergent draws."""
+    """Statistics that are NaN or infinite, except at divergent draws."""
     excused = run.stats.get("diverging", False)
     bad = {
         name: ~np.isfinite(run.stats[name]) & np.logical_not(excused)
@@ -74,7 +74,7 @@ def undefined_statistics(run: Run) -> list[Finding]:
 
 
 def divergences(run: Run) -> list[Finding]:
-    """Trajectories on which the energy was lost."""
+    """Trajectories that lost their energy."""
     if "diverging" not in run.stats or not run.stats["diverging"].any():
         return []
     by_chain = run.stats["diverging"].sum(axis=1)
@@ -89,7 +89,7 @@ def divergences(run: Run) -> list[Finding]:
 
 
 def refused_proposals(run: Run) -> list[Finding]:
-    """Metropolis steps that are mostly refused."""
+    """Metropolis steps that are mostly rejected."""
     target = run.settings.get("target_acceptance_rate")
     alternates = "acceptance_rate_rest" in run.stats
     findings = []
@@ -146,7 +146,7 @@ def slow_energy(run: Run) -> list[Finding]:
 
 
 def cut_off_trajectories(run: Run) -> list[Finding]:
-    """Trajectories that ended because they were as long as is allowed."""
+    """Trajectories that ended because they reached the largest length allowed."""
     cut_off = _cut_off(run)
     if cut_off.mean() < _MOST_CUT_OFF:
         return []
@@ -176,7 +176,7 @@ def cut_off_trajectories(run: Run) -> list[Finding]:
 
 
 def energy_errors(run: Run) -> list[Finding]:
-    """Steps without Metropolis correction that lose too much energy."""
+    """Steps without a Metropolis correction that lose too much energy."""
     if "energy_variance" not in run.stats:
         return []
     aim = run.settings.get("desired_energy_variance", _USUAL_ENERGY_VARIANCE)
@@ -194,7 +194,7 @@ def energy_errors(run: Run) -> list[Finding]:
 
 
 def biased_draws(run: Run) -> list[Finding]:
-    """Draws that no number of them makes exact."""
+    """Draws that stay biased, however many there are."""
     if "bias" not in run.attributes:
         return []
     steps, half = "", "half the step_size and twice the num_steps_a_draw"
@@ -241,7 +241,7 @@ def _cut_off(run: Run) -> np.ndarray:
 
 
 def _means(values: np.ndarray) -> np.ndarray:
-    """Of every chain, over what is finite."""
+    """Mean of every chain, over finite values."""
     kept = np.isfinite(values)
     number = kept.sum(axis=1)
     sums = np.where(kept, values, 0.0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""A fit as its report sees it: its losses, and what its data say of z, M and q(v)."""
+"""A fit as its report sees it: its losses, and what data say about z, M and q(v)."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ class Inputs(NamedTuple):
         a: The projection L⁻¹ k(z, x), [M, N].
         prior: k(x_n, x_n), [N].
         residual: k(x_n, x_n) − ‖a_n‖², [N].
-        weights: Of each output in each component of the latent, [P, Q, N].
-        nearest: For each row the row that is nearest to it, [N].
+        weights: Weight of each output in each component of the latent, [P, Q, N].
+        nearest: For each row the number of the nearest row, [N].
         similarity: Prior correlation with the nearest row, [N].
         spread: The largest Var(f(x) − f(x')) of two rows over k(x, x) + k(x', x').
-        distance: To the nearest inducing input, [N]; NaN where these are no points.
+        distance: Distance to the nearest inducing input, [N]; NaN without points.
         spacing: Median distance of an inducing input to the nearest other one, or NaN.
         values: Lengthscales, variances and periods of the kernel.
     """
@@ -38,7 +38,7 @@ class Inputs(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What an ``observe`` site says of its latent with Q components.
+    """What an ``observe`` site says about its latent with Q components.
 
     Attributes:
         counts: Rows that are not masked, [N].
@@ -54,7 +54,7 @@ class Site(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of the q(v) of one process: v_p = loc_p + factor_pᵀ ε.
+    """Moments of the q(v) of one process: v_p = loc_p + factor_pᵀ ε.
 
     Attributes:
         loc: [P, M].
@@ -67,22 +67,22 @@ class Moments(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What the arguments of the model add: arrays, of JAX while it is computed.
+    """What the arguments of the model add: arrays, JAX's while being computed.
 
     Attributes:
-        num_rows: Of the data that were looked at, and of all.
+        num_rows: Number of rows examined, and of all rows.
         sites: By name of the ``observe`` site.
-        inputs: By site (or layer), process, and a number that tells several inputs of
-            one process apart.
+        inputs: By site (or layer), process, and a number that distinguishes several
+            inputs of one process.
         moments: By process, family of its q(v) ("full", "diagonal", "coupled", "other")
-            and the name of the q(v).
+            and name of the q(v).
         is_deep: Whether layers are drawn.
         is_random: Whether expectations draw their nodes.
-        is_point: Whether all that is no process is a point in the guide.
+        is_point: Whether all sites that are not processes are points in the guide.
         only_q: Whether q(v) has the only parameters.
-        log_weights: log p(y, v, θ) − log q(v, θ) of draws of the guide, [S]; none where
+        log_weights: log p(y, v, θ) − log q(v, θ) of draws of the guide, [S]; empty if
             only some rows were seen, or layers are drawn.
-        cdf: Prior probability of less than the value, by site and kind of support
+        cdf: Prior probability of a smaller value, by site and kind of support
             ("positive", "interval"); means over draws where θ is drawn.
     """
 
@@ -110,7 +110,7 @@ class Fitted:
 
     Attributes:
         losses: Negative bound in nats at every step.
-        data: What is known with the arguments of the model, None without them.
+        data: The facts that need the arguments of the model, None without them.
     """
 
     losses: Float[np.ndarray, " steps"]

@@ -1,19 +1,19 @@
 """What a better Gaussian q(v) would add to the bound of a fit, at the same θ and z.
 
-Of q(v) = N(m, S) on the stacked v, the bound is E(m, S) − KL(q ‖ N(0, I)). With the
+With q(v) = N(m, S) on the stacked v, the bound is E(m, S) − KL(q ‖ N(0, I)). With the
 rows B_n of a latent, ρ_n = b_n + B_n v + ..., its derivatives give
 
     P = I + Σ_n B_nᵀ W_n B_n,   g = Σ_n B_nᵀ s_n − m,   s = ∂E/∂mean, W = −2 ∂E/∂Cov,
 
-and N(m + P⁻¹ g, P⁻¹) is what a natural-gradient step of length 1 of a q(v) that couples
-everything leads to (Khan & Rue 2023). The bound gains
+and N(m + P⁻¹ g, P⁻¹) is the result of a natural-gradient step of length 1 for a q(v)
+that couples everything (Khan & Rue 2023). The bound gains
 
     KL(q ‖ N(m + P⁻¹ g, P⁻¹)) = ½ gᵀ P⁻¹ g                          the mean
         + ½ Σ_b ( tr P_bb S_bb − log|P_bb S_bb| − M_b )             its own covariances
         + ½ ( Σ_b log|P_bb| − log|P| )                              the family of q(v)
 
-with b the blocks that q(v) takes for independent: exactly where the likelihood is
-Gaussian, elsewhere to second order.
+with b the blocks that q(v) treats as independent: exactly if the likelihood is
+Gaussian, otherwise to second order.
 """
 
 from typing import NamedTuple
@@ -25,17 +25,18 @@ from svgp_ppl.diagnostics.fitted import Data, Moments
 
 __all__ = ["Gains", "gains_of"]
 
-_MOST_VALUES = 3000  # of v altogether; more take long to factorise
+_MOST_VALUES = 3000  # of v altogether; more would take long to factorise
 
 
 class Gains(NamedTuple):
-    """What is lost to the best Gaussian, nats.
+    """What is lost compared with the best Gaussian, in nats.
 
     Attributes:
-        own: The mean and the covariances that q(v) has.
-        family: Covariances that the family of q(v) does not have.
-        understated: By process, the posterior sd of its values at the data over what it
-            is with the best q(v) of this family; in a root mean square.
+        own: Loss by the mean and by the covariances that q(v) has.
+        family: Loss by covariances that the family of q(v) does not have.
+        understated: By process, the ratio of the posterior sd of its values at the data
+            under the best q(v) to that under the best of this family; in root mean
+            square.
     """
 
     own: float
@@ -53,9 +54,9 @@ class _Stacked(NamedTuple):
 
 
 def gains_of(data: Data) -> Gains | None:
-    """The three terms; None where a q(v) is no Gaussian, or the model is deep.
+    """The three terms; None if a q(v) is not Gaussian, or the model is deep.
 
-    None too where P is not positive definite, as it may be where the likelihood is not
+    Also None if P is not positive definite, as may happen if the likelihood is not
     log-concave: no step of length 1 is possible then.
     """
     gaussians = {key: q for key, q in data.moments.items() if q is not None}
@@ -95,7 +96,7 @@ def _stacked(gaussians: dict[tuple[str, str, str], Moments]) -> _Stacked:
     for (name, family, group), q in gaussians.items():
         for p, factor in enumerate(q.factor):
             here = slices[name, p]
-            # All that is coupled shares its noise; other outputs have their own.
+            # All coupled outputs share their noise; others have their own.
             group_of_it = group if family == "coupled" else f"{name} {p}"
             shared.setdefault(group_of_it, []).append((here, factor))
             if family != "diagonal":

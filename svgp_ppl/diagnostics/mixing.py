@@ -89,7 +89,7 @@ def psrf(
     Args:
         draws: An ArviZ object, or arrays [chains, draws, ...] by name.
         windows: Ends x of the windows [1, x], to follow convergence along the run.
-            ``None`` is the whole run, one window.
+            ``None`` is one window, the whole run.
 
     Returns:
         Arrays [windows, ...] by name; NaN where nothing moves.
@@ -175,7 +175,7 @@ def ess_per_second(posterior: Any) -> float:
 def ess_per_gradient(posterior: Any) -> float:
     """Smallest ESS over the parameters of all chains / gradients of all chains.
 
-    Independent of the machine, and blind to what a sampler does beside its gradients;
+    Independent of the machine, but ignores what a sampler computes besides gradients;
     NaN for a sampler without gradients.
 
     Args:
@@ -200,7 +200,7 @@ def ess_per_gradient(posterior: Any) -> float:
 
 
 def _ess_of_chains(posterior: Any) -> list[dict[str, np.ndarray]]:
-    """ESS of every chain taken alone."""
+    """ESS of every chain on its own."""
     arrays = arrays_of(posterior)
     num_chains = len(next(iter(arrays.values())))
     return [
@@ -223,7 +223,7 @@ def bfmi(posterior: Any) -> np.ndarray:
     """Bayesian fraction of missing information of every chain, [chains].
 
     mean (E_{t+1} − E_t)² / var E for the energies E of the draws (Betancourt 2016), by
-    ArviZ: how far fresh momenta move the energy, beside how far it has to go. Below 0.3
+    ArviZ: how far fresh momenta move the energy, relative to its spread. Below 0.3
     the chain walks slowly through the tails; NaN where the energy is not finite, or
     never changes.
 
@@ -257,7 +257,7 @@ def slowest(values: dict[str, np.ndarray], num: int = 20) -> list[tuple[str, tup
 
     Args:
         values: Arrays [windows, ...] by name, such as ``psrf`` gives.
-        num: How many.
+        num: Number of elements.
 
     Example:
         >>> gp.diagnostics.slowest({"x": np.array([[1.0, 1.5, 1.2]])}, 2)
@@ -291,7 +291,7 @@ def esjd(draws: Any) -> float:
 
 
 def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
-    """ArviZ's table of means, intervals, ESS and R̂: a pandas DataFrame, a row each.
+    """ArviZ's table of means, intervals, ESS and R̂: a pandas DataFrame.
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.

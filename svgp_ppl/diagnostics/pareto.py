@@ -28,13 +28,13 @@ def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
 
 
 def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
-    """Log weights, the largest ones in place by the quantiles of their tail's fit.
+    """Log weights, the largest ones replaced by quantiles of the fit to their tail.
 
     Pareto smoothed importance sampling (Vehtari et al. 2024, section 2.3). None exceeds
-    the largest of the weights that were given, which here has the log weight 0.
+    the largest of the given weights, whose log weight is 0 here.
 
     Args:
-        log_weights: Of S draws, up to a constant; −∞ is a draw that does not count.
+        log_weights: Log weights of S draws, up to a constant; −∞ leaves a draw out.
     """
     x = np.asarray(log_weights, np.float64) - np.max(log_weights)
     tail, cutoff = _tail_of(x)
@@ -49,7 +49,7 @@ def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
 
 
 def _tail_of(x: np.ndarray) -> tuple[np.ndarray, float]:
-    """How far the largest weights are above a cutoff, sorted; and its log.
+    """Excess of the largest weights over a cutoff, sorted; and the log of the cutoff.
 
     The largest weight is 1.
     """
@@ -60,7 +60,7 @@ def _tail_of(x: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def good_shape(num_draws: int) -> float:
-    """The largest k̂ of weights that S draws are enough for: min(1 − 1/log₁₀ S, 0.7)."""
+    """The largest k̂ for which S draws are enough: min(1 − 1/log₁₀ S, 0.7)."""
     return float(min(1 - 1 / np.log10(num_draws), 0.7)) if num_draws > 1 else 0.0
 
 

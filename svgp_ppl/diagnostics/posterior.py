@@ -52,13 +52,13 @@ def to_arviz(
     warmup_sample_stats: Mapping[str, Any] | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Draws, and what belongs to them, as the object of the installed ArviZ.
+    """Draws, and what belongs to them, as an object of the installed ArviZ.
 
     Args:
         draws: Arrays [chains, draws, ...] by name: the group ``posterior``; None if
             there are none.
         sample_stats: Arrays [chains, draws] by name, such as ``diverging``.
-        observed_data: What was conditioned on, arrays by name.
+        observed_data: The data conditioned on, arrays by name.
         constant_data: Inputs and frozen parameters, arrays by name.
         log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
         posterior_predictive: Data drawn given the draws, [chains, draws, data...].
@@ -106,14 +106,14 @@ def to_arviz(
         _check_leading_axes({k: v for k, v in arrays.items() if k in together})
 
     build: Any = arviz.from_dict
+    saved = {"save_warmup": True} if warmup_posterior is not None else {}
     if int(arviz.__version__.split(".")[0]) < 1:
-        saved = {"save_warmup": True} if warmup_posterior is not None else {}
         with warnings.catch_warnings():
-            if draws is None:  # a position of each chain is meant to be one
+            if draws is None:  # one position per chain is intended
                 warnings.filterwarnings("ignore", "More chains .* than draws")
             result = build(**arrays, coords=coords, dims=dims, **saved)
     else:
-        result = build(arrays, coords=coords, dims=dims)
+        result = build(arrays, coords=coords, dims=dims, **saved)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)
@@ -121,7 +121,7 @@ def to_arviz(
 
 
 def add_groups(posterior: Any, others: Any) -> Any:
-    """Put the groups of another ArviZ object into this one, in place of its own.
+    """Put the groups of another ArviZ object into this one, replacing its own.
 
     Returns:
         The first, changed.
@@ -142,14 +142,14 @@ def add_groups(posterior: Any, others: Any) -> Any:
 
 
 def hyperparameters(posterior: Any) -> list[str]:
-    """Names of the variables that are not whitened values, for ``var_names`` of ArviZ.
+    """Names of the variables that are not whitened values, for ArviZ's ``var_names``.
 
     Args:
         posterior: What ``gp.sample``, ``gp.posterior_predictive`` of a fit or
             ``gp.prior_predictive`` returns.
 
     Raises:
-        ValueError: It is another object, which does not say what is whitened.
+        ValueError: It is another object, which does not say which are whitened.
 
     Example:
         >>> import svgp_ppl as gp

@@ -65,7 +65,7 @@ class Report(NamedTuple):
         return not self.findings
 
     def __str__(self) -> str:
-        """The summary and a paragraph a finding."""
+        """The summary and a paragraph per finding."""
         if self.is_healthy:
             return f"{self.summary}\nNothing wrong was found."
         lines = [self.summary]
@@ -75,22 +75,22 @@ class Report(NamedTuple):
 
 
 def report(posterior: Any, *args, **kwargs) -> Report:
-    """Look at draws, or at a fit, for what makes them untrustworthy.
+    """Examine draws, or a fit, for anything that makes them untrustworthy.
 
     *Draws*: NaN or infinite values; too few to judge; chains that stand still, in
     everything or in some parameters; chains that are copies; R-hat above 1.01; fewer
-    than 100 effective draws per chain; importance weights that a few proposals decide;
-    data whose LOO weights have heavy tails, where there is a log likelihood.
+    than 100 effective draws per chain; importance weights that depend on a few
+    proposals; data whose LOO weights have heavy tails, if there is a log likelihood.
 
     *Sampler*: statistics that are NaN; divergences; Metropolis steps that are mostly
-    refused; energies that mix slowly (BFMI below 0.3); trajectories that end because
-    they are as long as is allowed; energy errors far above those aimed at; stochastic
-    gradients, whose draws are biased however well they mix.
+    rejected; energies that mix slowly (BFMI below 0.3); trajectories that end because
+    they reach the largest length allowed; energy errors far above their target;
+    stochastic gradients, whose draws are biased however well they mix.
 
     A statistic that is undefined where it should be a number is a fault as well.
 
-    What ``gp.sample`` writes down of the sampler decides what is expected of it and
-    what is worth a try. Draws from elsewhere are held against common defaults.
+    What ``gp.sample`` records about the sampler decides what is expected of it and what
+    is worth trying. Draws from elsewhere are compared with common defaults.
 
     A parameter with one and the same value in all draws of all chains is taken for a
     constant (the summary counts them) as long as others move; a chain that stands still
@@ -98,11 +98,11 @@ def report(posterior: Any, *args, **kwargs) -> Report:
 
     *A fit*, from its losses: a bound that still rises, or was higher before. With the
     arguments of the model: a q(v) that is not the best of its family; inducing inputs
-    away from the data, or too few of them; a lengthscale beyond the scale of the
-    inputs; what is left over correlating between neighbours; a family of q(v) without
-    the correlations of the posterior; a posterior that is no such distribution (k̂);
+    away from the data, or too few of them; a lengthscale outside the scale of the
+    inputs; residuals that correlate between neighbours; a family of q(v) without the
+    correlations of the posterior; a posterior that the family cannot represent (k̂);
     scales at the edge of their priors. The page on fitting says how each is measured.
-    Of more than 1000 rows it looks at 1000, always the same.
+    With more than 1000 rows it examines 1000, always the same.
 
     Args:
         posterior: An ArviZ object, from ``gp.sample`` or elsewhere; or what ``gp.fit``
@@ -126,7 +126,7 @@ def report(posterior: Any, *args, **kwargs) -> Report:
 
 @singledispatch
 def report_of(posterior, *args, **kwargs) -> Report:
-    """``report`` by the type of its argument; draws, where it has no other."""
+    """``report`` by the type of its argument; for draws by default."""
     if args or kwargs:
         raise ValueError(
             "report takes the arguments of a model with a fit only: draws come with "
@@ -152,7 +152,7 @@ def _report_run(run: Run) -> Report:
     sizes = effective_sizes(run)
     findings += disagreeing_chains(run)
     findings += few_effective_draws(run, sizes)
-    if not run.is_stuck:  # the statistics of the others mean nothing then
+    if not run.is_stuck:  # otherwise the statistics of the others mean nothing
         findings += energy_errors(run)
         findings += slow_energy(run)
         findings += cut_off_trajectories(run)
@@ -162,7 +162,7 @@ def _report_run(run: Run) -> Report:
 
 
 def report_fit(fitted: Fitted) -> Report:
-    """The findings of a fit. What may follow from one of them is left out."""
+    """The findings of a fit, without those that may follow from others."""
     data = fitted.data
     if data is None:
         return Report(_summary_of_fit(fitted), moving_bound(fitted))

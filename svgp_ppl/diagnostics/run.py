@@ -12,12 +12,12 @@ from svgp_ppl.diagnostics.posterior import arrays_of, group, label
 
 __all__ = ["Run", "run_of"]
 
-# A chain is stuck when it stands still for this share of its draws, and for this many:
+# A chain is stuck if it stands still for this share of its draws, and for this many:
 # a random walk that accepts a quarter of its proposals seldom waits for 30.
 _STILL_SHARE = 0.1
 _STILL_DRAWS = 50
 
-# Sums that are one, unit diagonals and the like differ by a few units of rounding.
+# Sums to one, unit diagonals and the like differ by a few units of rounding.
 _ROUNDING = 16
 
 
@@ -26,13 +26,13 @@ class Run:
     """Draws of all elements of all variables, and what is known of the sampler.
 
     Attributes:
-        posterior: What the report was asked about.
-        draws: In double precision.
-        names: Of the elements, such as f[3].
+        posterior: The argument of the report.
+        draws: Draws in double precision.
+        names: Names of the elements, such as f[3].
         epsilon: Relative rounding of the precision in which an element was stored.
         stats: Statistics of the draws by name, each [chains, draws]; others, such as
             those of several step methods, are left out.
-        attributes: Of the posterior, as ``gp.sample`` sets them. All may be absent.
+        attributes: Those of the posterior, set by ``gp.sample``. All may be absent.
     """
 
     posterior: Any
@@ -77,9 +77,9 @@ class Run:
     def constant(self) -> Bool[np.ndarray, " elements"]:
         """Whether an element is one and the same in all draws of all chains.
 
-        Such an element is taken for a deterministic site that is constant, such as a
-        fixed column, as long as others move. Chains that are stuck would each have a
-        value of their own, unless all started at the same place.
+        Such an element is taken for a constant deterministic site, such as a fixed
+        column, as long as others move. Chains that are stuck would each have a value of
+        their own, unless all started at the same place.
         """
         with np.errstate(invalid="ignore"):
             low, high = self.draws.min(axis=(0, 1)), self.draws.max(axis=(0, 1))
@@ -101,9 +101,9 @@ class Run:
     def stuck(self) -> Bool[np.ndarray, "chains elements"]:
         """Whether a chain stands still in an element that ought to move.
 
-        It does for a tenth of the run, and for fifty draws, or for all of it; at a
-        value that is nowhere else. Values that occur elsewhere are legitimate ones that
-        happen to repeat: those of an indicator, or of something that is clipped.
+        It is stuck if it stands still for a tenth of the run and fifty draws, or for
+        all of it, at a value that occurs nowhere else. Values that do are legitimate
+        and happen to repeat: those of an indicator, or of something clipped.
         """
         first, length = self.still
         long = min(self.num_draws, max(_STILL_DRAWS, _STILL_SHARE * self.num_draws))
@@ -130,7 +130,7 @@ class Run:
 
 
 def run_of(posterior: Any) -> Run:
-    """What a report needs of an ArviZ object, or of arrays by name.
+    """A run from an ArviZ object, or from arrays by name.
 
     Raises:
         ValueError: There are no draws.

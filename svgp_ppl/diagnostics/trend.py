@@ -11,12 +11,12 @@ FEWEST_STEPS = 10  # a line through fewer has no noise to speak of
 _WINDOW = 0.1  # share of the steps
 _SHORTEST_WINDOW = 5
 _STANDARD_ERRORS = 3.0
-_SLOWEST_DECAY = 0.75  # from window to window, so that three more are counted at most
+_SLOWEST_DECAY = 0.75  # from window to window, which counts at most three more
 _LARGEST_AUTOCORRELATION = 0.95
 _NORMAL_MAD = 1.4826  # standard deviations in a median absolute deviation
 
-# What a better bound has to be worth before anyone should care, in nats and as a share
-# of the bound.
+# What a better bound must be worth before it matters, in nats and as a share of the
+# bound.
 _NATS, _SHARE = 1.0, 1e-3
 
 
@@ -24,12 +24,12 @@ class Trend(NamedTuple):
     """How the bound moved at the end.
 
     Attributes:
-        steps: In a window, the last tenth.
-        rise: In the last window, by a straight line, nats.
+        steps: Number of steps in a window, the last tenth.
+        rise: Rise in the last window, by a straight line, nats.
         error: Standard error of ``rise``.
         further: What more steps would add, nats, if the rise goes on decaying
             as it did from the window before.
-        lost: The mean bound of the best window less that of the last, nats, where it is
+        lost: The mean bound of the best window less that of the last, nats, if it is
             more than noise; 0 otherwise.
     """
 
@@ -46,7 +46,7 @@ def relevant(bound: float) -> float:
 
 
 def last_bound(losses: Float[np.ndarray, " steps"]) -> float:
-    """The mean bound of the last tenth, the last value of a few; NaN without any."""
+    """The mean bound of the last tenth, or the last value if few; NaN without any."""
     if len(losses) < FEWEST_STEPS:
         return -float(losses[-1]) if len(losses) else float("nan")
     return -float(np.mean(losses[-_window(losses) :]))

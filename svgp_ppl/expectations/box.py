@@ -1,6 +1,6 @@
 """log E g(e) for two or three standard normals e: a tensor grid on the box of the mass.
 
-The integrand may have several modes and ridges. Its bounding box is found by looking at
+The integrand may have several modes and ridges. Its bounding box is found by trying
 ever smaller ones; in the last, the trapezoidal rule has nothing to cut off at the ends,
 and is as exact as its spacing resolves the integrand.
 """
@@ -17,11 +17,11 @@ __all__ = ["log_average_on_box"]
 # Half-width of the first box in standard deviations: a datum that is further out, with
 # a log density below −128, is cut off.
 _REACH = 16.0
-# What is this many nats below the highest value is left out: 3e-10 of it, and of its
-# integral 3e-5 at most, were the rest of the box a hundred thousand times as large.
+# Values this many nats below the highest one are left out: 3e-10 of it, and 3e-5 of its
+# integral at most, were the rest of the box a hundred thousand times as large.
 _DEPTH = 22.0
 _NUM_LOOKS = 3
-# Nodes for each component by the number of components: to look, and to integrate.
+# Nodes for each component by the number of components: to search, and to integrate.
 _TO_LOOK = {2: 41, 3: 17}
 _TO_INTEGRATE = {2: 192, 3: 40}
 
@@ -51,7 +51,7 @@ def log_average_on_box(log_function: Callable, like: Array) -> Array:
         return jnp.logaddexp(total, logsumexp(values, axis=tuple(range(width)))), None
 
     start = jnp.full(like.shape[:-1], -jnp.inf, like.dtype)
-    # The first slice by itself: logaddexp has no derivative at two infinities.
+    # The first slice separately: logaddexp has no derivative at two infinities.
     start, _ = add(jnp.full_like(start, jnp.finfo(like.dtype).min), ticks[0, ..., 0])
     total, _ = jax.lax.scan(add, start, ticks[1:, ..., 0])
     return total + jnp.sum(jnp.log((high - low) / (len(ticks) - 1)), axis=-1)

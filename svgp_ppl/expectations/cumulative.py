@@ -20,7 +20,7 @@ from svgp_ppl.marginals import Marginal
 
 __all__ = ["closed_form_cdf", "latent_cdf", "predictive_cdf"]
 
-# Points where quadrature has too many components.
+# Points used if there are too many components for quadrature.
 _NUM_POINTS = 1024
 
 
@@ -39,16 +39,16 @@ def predictive_cdf(
 ) -> Array:
     """E_q P(y_n <= a_n | f_n) at every a, [A, N] (and event axes).
 
-    One latent component: the trapezoidal rule on evenly spaced nodes, right where the
-    likelihood is as wide as their spacing, 17/``num_nodes`` standard deviations of the
-    latent; a narrower one makes steps of 7/``num_nodes`` at most.
+    For one latent component, the trapezoidal rule on evenly spaced nodes: accurate if
+    the likelihood is at least as wide as their spacing, 17/``num_nodes`` standard
+    deviations of the latent; a narrower one makes steps of at most 7/``num_nodes``.
 
     Args:
         likelihood: f -> NumPyro distribution.
-        cdf: Of such a distribution and a [N] (and event axes).
+        cdf: Function of such a distribution and a [N] (and event axes).
         y: The places a, [A, N] (and event axes).
         marginal: Distribution of the latent.
-        num_nodes: Of the rule for one component.
+        num_nodes: Number of nodes of the rule for one component.
     """
     width = num_components(marginal)
     method: Method = default_method(width)

@@ -1,4 +1,4 @@
-"""log E p(y|f) by quadrature with nodes where the integrand is.
+"""log E p(y|f) by quadrature, with nodes where the integrand is.
 
 They gather at its modes and on the scale of its own curvature, as in adaptive
 Gauss–Hermite quadrature (Naylor & Smith 1982; Liu & Pierce 1994).
@@ -19,11 +19,11 @@ from svgp_ppl.marginals import Marginal
 
 __all__ = ["climb", "highest_peaks", "is_log_concave", "log_average_by_trapezoid"]
 
-# Half-width, in standard deviations, outside of which a Gaussian holds 1e-22.
+# Half-width, in standard deviations, outside which a Gaussian holds 1e-22.
 _REACH = 10.0
-# Nodes about each centre. A likelihood 1e-4 times narrower than the marginal is met
-# with a spacing of 0.2 of its width; a logit under a variance of 1e3 (a step of width
-# 0.03 standard deviations) with 0.05 standard deviations: error 1e-5 nats.
+# Nodes about each centre. A likelihood 1e-4 times narrower than the marginal gets a
+# spacing of 0.2 of its width; a logit under a variance of 1e3 (a step of width 0.03
+# standard deviations) gets 0.05 standard deviations: error 1e-5 nats.
 _NUM_NODES = 128
 # Exponent of the partition of unity between the two centres: the mass of a peak of
 # width s at distance d is seen by the other grid as (s/d)^3; the blending adds an error
@@ -53,17 +53,17 @@ def log_average_by_trapezoid(
 
     The trapezoidal rule in t with e = c + r sinh t, c a mode of the integrand and r the
     scale of its curvature, resolves the likelihood and the marginal however different
-    their widths. Where they disagree there are two modes, the marginal's and the
-    likelihood's; a registered singularity and ``starts`` add others. Each has its grid,
-    and a partition of unity shares the integrand between them. A likelihood that is
-    registered as log-concave has one mode.
+    their widths. If they disagree there are two modes, the marginal's and the
+    likelihood's; a registered singularity and ``starts`` add others. Each has its own
+    grid, and a partition of unity shares the integrand between them. A likelihood that
+    is registered as log-concave has one mode.
 
     Args:
         likelihood: f -> NumPyro distribution.
         y: Data, [N].
         marginal: Distribution of a latent with one component.
-        starts: Where else to climb to a mode from, in standard deviations from the
-            mean, [C, N] or [C, K, N]; see :func:`highest_peaks`.
+        starts: Further places from which to climb to a mode, in standard deviations
+            from the mean, [C, N] or [C, K, N]; see :func:`highest_peaks`.
     """
     sd = safe_sqrt(marginal.variance)
 
@@ -113,11 +113,11 @@ def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> A
 
 
 def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
-    """Where grids are centred and their widths, in standard deviations, [C, ..].
+    """Centres of grids and their widths, in standard deviations, [C, ..].
 
-    One mode if the likelihood is log-concave, otherwise two or more; and the
-    singularity of a likelihood that has one registered: a step that is much narrower
-    than the marginal has no mode of its own.
+    One mode if the likelihood is log-concave, otherwise two or more; and the registered
+    singularity of a likelihood, if there is one: a step that is much narrower than the
+    marginal has no mode of its own.
     """
     sd = safe_sqrt(marginal.variance)
 
@@ -140,8 +140,8 @@ def _modes(
 ) -> tuple[Array, Array]:
     """Modes of −e²/2 + ℓ(e), and the scales of their curvature, at most 1; [C, ..].
 
-    Climbed from the middle of the marginal, from the maximum of the likelihood (often
-    to the same mode) and from ``starts``.
+    Reached from the middle of the marginal, from the maximum of the likelihood (often
+    the same mode) and from ``starts``.
     """
     best = _best_of_likelihood(log_likelihood, sd)
     begin = jnp.stack([jnp.zeros_like(best), best])
@@ -166,7 +166,7 @@ def _integrand(log_likelihood: Callable) -> Callable:
 def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
     """Modes and scales by Newton's method on each datum at once, [C, ..].
 
-    With the absolute curvature where the likelihood is not log-concave.
+    Uses the absolute curvature if the likelihood is not log-concave.
     """
     objective = _integrand(log_likelihood)
 
@@ -177,18 +177,18 @@ def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
     centre = climb(objective, newton, begin)
     slope, curvature = _derivatives(objective, centre)
     precision = jnp.maximum(jnp.nan_to_num(-curvature, nan=1.0), 1.0)
-    # A climb that has not arrived may end where the curvature is absurd: its grid is
-    # not finer than the step that was left to do.
+    # A climb that has not converged may end where the curvature is absurd: its grid is
+    # no finer than the step that remained.
     left = jnp.nan_to_num(jnp.abs(slope) / precision)
     return centre, jnp.maximum(1.0 / jnp.sqrt(precision), jnp.minimum(left, 1.0))
 
 
 def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
-    """A maximum of ℓ(e), climbed from the best of a grid over the marginal."""
+    """A maximum of ℓ(e), by a climb from the best of a grid over the marginal."""
 
     def towards_the_data(e):
         slope, curvature = _derivatives(log_likelihood, e)
-        # A flat likelihood says nothing: no step is longer than the whole marginal.
+        # A flat likelihood has no maximum: no step is longer than the whole marginal.
         step = slope / jnp.maximum(jnp.abs(curvature), jnp.finfo(e.dtype).tiny)
         return jnp.clip(jnp.nan_to_num(step), -_LEAP, _LEAP)
 
@@ -196,7 +196,7 @@ def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
 
 
 def _best_of_grid(function: Callable, sd: Array) -> Array:
-    """Where an elementwise function is largest, to half a standard deviation, [..]."""
+    """The maximum of an elementwise function, to half a standard deviation, [..]."""
     grid = jnp.linspace(-_REACH, _REACH, 41, dtype=sd.dtype)
     heights = function(grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd))
     return grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
@@ -209,7 +209,7 @@ def _derivatives(function: Callable, e: Array) -> tuple[Array, Array]:
 
 
 def climb(objective: Callable, direction: Callable, start: Array) -> Array:
-    """Follow a direction uphill; a datum's step halves where it would go down."""
+    """Follow a direction uphill; a datum's step is halved if it would go down."""
 
     def step(carry, _):
         e, length = carry

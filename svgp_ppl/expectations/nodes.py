@@ -1,7 +1,7 @@
 """Averages over a Gaussian by quadrature or by draws: methods, nodes and weights.
 
-Where a method is not named it is chosen by the number of components: one: the
-trapezoidal rule for a likelihood that says where its logarithm bends
+By default the method depends on the number of components. One: the trapezoidal rule for
+a likelihood that says where its logarithm bends
 (:func:`~svgp_ppl.expectations.trapezoid.nearest_singularity`), Gauss–Hermite with 20
 nodes for any other; two or three: tensor Gauss–Hermite; more: randomised quasi-Monte
 Carlo over univariate standard normals (Dezfouli & Bonilla 2015, theorem 1).
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The likelihood's own formula; an error where it has none.
+    """The likelihood's own formula; an error if it has none.
 
     Example:
         >>> method = gp.expectations.ClosedForm()
@@ -50,7 +50,7 @@ class ClosedForm:
 
 @dataclass(frozen=True)
 class GaussHermite:
-    """Gauss–Hermite quadrature, ``num_nodes`` per component (a tensor grid for more).
+    """Gauss–Hermite quadrature, ``num_nodes`` per component (tensor grid for several).
 
     Exact for polynomials of degree 2 ``num_nodes`` − 1 in each component.
 
@@ -89,10 +89,9 @@ class QuasiMonteCarlo:
 class Trapezoid:
     """The trapezoidal rule for one component, with nodes on two scales.
 
-    They lie evenly over the marginal, 8.5 standard deviations on either side, and
-    crowd about the nearest singularity of a likelihood that has one registered
-    (``nearest_singularity``), so that the marginal may be much wider than the
-    likelihood.
+    These are even over the marginal, 8.5 standard deviations on either side, and dense
+    about the nearest registered singularity of a likelihood (``nearest_singularity``),
+    so that the marginal may be much wider than the likelihood.
 
     Example:
         >>> method = gp.expectations.Trapezoid(60)
@@ -106,9 +105,9 @@ Method = ClosedForm | GaussHermite | MonteCarlo | QuasiMonteCarlo | Trapezoid
 # Tensor grids of 20 nodes cost 400 evaluations per datum for two components; 10 nodes
 # keep three components at 1000.
 _NODES_PER_COMPONENT = {1: 20, 2: 20, 3: 10}
-# Half-width of a trapezoidal rule in standard deviations: outside of it the Gaussian
-# density is below 1e-16, and with the square of the latent, a logarithm's growth at
-# most, 1e-14.
+# Half-width of a trapezoidal rule in standard deviations: outside it the Gaussian
+# density is below 1e-16, and times the square of the latent, the fastest growth of a
+# logarithm, below 1e-14.
 REACH = 8.5
 
 
@@ -118,7 +117,7 @@ def num_components(marginal: Marginal) -> int:
 
 
 def default_method(num_components: int) -> Method:
-    """What is used for a likelihood without closed form or known singularity."""
+    """The method for a likelihood without closed form or known singularity."""
     if num_components in _NODES_PER_COMPONENT:
         return GaussHermite(_NODES_PER_COMPONENT[num_components])
     return QuasiMonteCarlo()
@@ -196,7 +195,7 @@ def normal_nodes(
             if key is not None:
                 shift = random.uniform(key, (num_components,), uniform.dtype)
                 uniform = jnp.mod(uniform + shift, 1.0)
-            # Away from 0 and 1, where ndtri is infinite, by no more than rounding: a
+            # Away from 0 and 1, where ndtri is infinite, by only a rounding error: a
             # wider margin would cut the tails off and bias every estimate.
             edge = 0.5 * jnp.finfo(uniform.dtype).eps
             nodes = ndtri(jnp.clip(uniform, edge, 1.0 - edge))

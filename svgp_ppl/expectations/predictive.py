@@ -1,4 +1,4 @@
-"""log E_q p(y|f), and the moments of y: what predictions are made of.
+"""log E_q p(y|f) and the moments of y, for predictions.
 
 Fixed nodes fail here when the likelihood is narrower than the marginal (Gauss–Hermite
 with 20 nodes misses by up to 0.4 nats on a Student-t). The nodes therefore gather where
@@ -15,7 +15,6 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from svgp_ppl.batches import in_batches
 from svgp_ppl.expectations.log_average import climb, log_average_by_trapezoid
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
@@ -27,6 +26,7 @@ from svgp_ppl.expectations.nodes import (
 )
 from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.rows import in_batches
 
 __all__ = [
     "closed_form_log_predictive",
@@ -38,7 +38,7 @@ __all__ = [
 # Quasi-Monte Carlo for four and more components, in blocks to bound the memory.
 _NUM_POINTS = 4096
 _POINTS_AT_A_TIME = 256
-# Labels whose probabilities are found together: they share the points.
+# Labels whose probabilities are computed together, sharing the points.
 _LABELS_AT_A_TIME = 16
 
 
@@ -55,7 +55,7 @@ def log_predictive_density(
 ) -> Float[Array, " N"]:
     """log E_q p(y_n | f_n) in nats for every datum, [N].
 
-    The likelihood's closed form where it has one; otherwise, for one component, the
+    The likelihood's closed form if it has one; otherwise, for one component, the
     trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three,
     Gauss–Hermite recentred at the mode of q(f) p(y|f); for more, quasi-Monte Carlo
     with 4096 points.

@@ -1,10 +1,10 @@
 """E g(f) for a g that bends within a marginal of any width: nodes on two scales.
 
-Quadrature in f converges at a rate that the nearest singularity of g in the complex
-plane decides (Trefethen & Weideman 2014, section 5). Gauss–Hermite nodes are a fraction
-of a standard deviation apart; where the logarithm of a likelihood has a singularity at
+Quadrature in f converges at a rate determined by the nearest singularity of g in the
+complex plane (Trefethen & Weideman 2014, section 5). Gauss–Hermite nodes are a fraction
+of a standard deviation apart; if the logarithm of a likelihood has a singularity at
 c ± i r with r much smaller than that, it is a kink or a peak between two nodes. Here
-the nodes crowd about c on the scale of r, and are evenly spaced away from it.
+the nodes are dense about c on the scale of r, and evenly spaced away from it.
 """
 
 import math
@@ -27,10 +27,10 @@ __all__ = [
     "two_scale_nodes",
 ]
 
-# L, in standard deviations: about a singularity nodes crowd up to this distance.
+# L, in standard deviations: nodes are dense up to this distance from a singularity.
 _LENGTH = 2.0
-# Singularities closer to the real line count as this far, in standard deviations: what
-# is missed is 1e-6 of a standard deviation wide.
+# Singularities closer to the real line count as this far, in standard deviations: the
+# part that is missed is 1e-6 of a standard deviation wide.
 _LEAST_WIDTH = 1e-6
 
 
@@ -39,9 +39,9 @@ def nearest_singularity(likelihood, y: Array) -> tuple[Any, Any] | None:
     """Where f -> log p(y_n | f) bends the most, and how sharply; None if unknown.
 
     log p(y|f) as a function of a complex f has singularities: poles, or zeros of
-    p(y|f). The one that is nearest to the real line, c ± i r, is a kink of log p at c,
-    rounded on the scale r. Register a function for a likelihood of your own, and its
-    variational expectation is right for marginals much wider than r.
+    p(y|f). The one nearest to the real line, c ± i r, is a kink of log p at c, rounded
+    on the scale r. Register a function for a likelihood of your own, and its
+    variational expectation is accurate for marginals much wider than r.
 
     Returns:
         c and r > 0, each a number or [N].
@@ -78,14 +78,14 @@ def two_scale_nodes(
 ) -> tuple[Array, Array]:
     """Standard normal nodes and their weights, each [S, N] or [S, K, N]."""
     place, width = in_deviations(mean, variance, singularity)
-    width = jnp.minimum(width, _LENGTH)  # wider than that it asks for nothing
+    width = jnp.minimum(width, _LENGTH)  # a wider one makes no difference
 
     def to_t(e):
         return jnp.arcsinh(_LENGTH / width * jnp.sinh((e - place) / _LENGTH))
 
     low, high = to_t(-REACH), to_t(REACH)
     step = (high - low) / (num_nodes - 1)
-    # exp(low + step · j) as products: half of the time of a rule is in such functions.
+    # exp(low + step · j) as products: half of the time of a rule is in exponentials.
     few = math.isqrt(num_nodes - 1) + 1
     j = jnp.arange(few, dtype=mean.dtype).reshape(-1, *(1,) * mean.ndim)
     exp = jnp.exp(low + step * few * j)[:, None] * jnp.exp(step * j)

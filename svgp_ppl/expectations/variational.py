@@ -1,9 +1,9 @@
 """E_q log p(y|f), the variational expectation: the term of the bound.
 
-A lower bound of log E_q p(y|f), which is in ``predictive`` (Jensen): the two are never
-to be confused. Both know a likelihood only as a callable f -> distribution, with
-f [..., N] for one component and [..., N, Q] for several, and ask it first for a closed
-form through an open function.
+A lower bound (Jensen) of log E_q p(y|f), which is in ``predictive``: never confuse the
+two. Both know a likelihood only as a callable f -> distribution, with f [..., N] for
+one component and [..., N, Q] for several, and first ask it for a closed form through an
+open function.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def variational_expectation(
         key: Random key for the drawn methods; None uses the same nodes every time.
 
     Raises:
-        ValueError: ``ClosedForm()`` is asked of a likelihood without one.
+        ValueError: ``ClosedForm()`` is requested of a likelihood without one.
 
     Example:
         >>> from svgp_ppl.marginals import Marginal

@@ -1,6 +1,6 @@
-"""Inducing features: what a process is represented by in place of values at points.
+"""Inducing features: what represents a process in place of values at points.
 
-Anything with a covariance to f will do for u (Lázaro-Gredilla & Figueiras-Vidal 2009):
+Any u with a covariance to f can be used (Lázaro-Gredilla & Figueiras-Vidal 2009):
 values at points, derivatives, integrals over areas, projections on Fourier features.
 ``sparse_gp`` takes any of them in place of z. Those that are linear functionals of f
 with rows of their own (``LinearFunctional``) can also be observed: ``f(areas)``.

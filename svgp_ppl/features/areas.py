@@ -16,9 +16,9 @@ __all__ = ["average", "integral"]
 def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integral:
     """∫ f over each box [lower_n, upper_n], by Gauss–Legendre quadrature.
 
-    With J nodes a column polynomials of degree 2J − 1 are exact, and an RBF kernel's f
-    over five lengthscales to about 1e-8 (ten nodes). A Matérn f has kinks in some
-    derivative, which leave more: take more nodes, or narrower boxes.
+    With J nodes per column polynomials of degree 2J − 1 are exact, and an RBF kernel's
+    f over five lengthscales is accurate to about 1e-8 (ten nodes). A Matérn f has kinks
+    in some derivative and larger errors: use more nodes, or narrower boxes.
 
     Args:
         lower: Lower corners, [N, D].
@@ -26,8 +26,8 @@ def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integra
         num_nodes: Nodes along each column; the cost grows as their product.
 
     Raises:
-        ValueError: The corners are no finite arrays [N, D] of one shape, or a lower one
-            is not below its upper one.
+        ValueError: The corners are not finite arrays [N, D] of one shape, or a lower
+            one is not below its upper one.
 
     Example:
         >>> edges = np.linspace(0.0, 1.0, 6)[:, None]
@@ -62,7 +62,7 @@ def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integra
 
 
 def average(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integral:
-    """The mean of f over each box [lower_n, upper_n]; arguments as of :func:`integral`.
+    """The mean of f over each box [lower_n, upper_n]; arguments of :func:`integral`.
 
     Example:
         >>> areas = gp.features.average(np.zeros((1, 2)), np.ones((1, 2)))

@@ -1,4 +1,4 @@
-"""What stands where a model writes z or x: arrays, inducing features, functionals."""
+"""The arguments z and x of a model: arrays, inducing features, functionals."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
     """The inducing features of a process; an array [M, D] is :class:`Points`.
 
     Args:
-        z: What ``sparse_gp`` was given.
+        z: The argument of ``sparse_gp``.
         kernel: Covariance function of the process.
         name: Its name, for error messages.
 
     Raises:
-        ValueError: It is no finite, non-empty [M, D], no features, or the features do
-            not exist for this kernel.
+        ValueError: It is neither a finite, non-empty [M, D] nor features, or the
+            features do not exist for this kernel.
     """
     if isinstance(z, LinearFunctional):
         what = f"the inducing features of process '{name}'"
@@ -38,21 +38,21 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
         if isinstance(z, type):
             raise ValueError(
                 f"the inducing features of process '{name}' are the class "
-                f"{z.__name__}. An object of it is made first: {z.__name__}(...)."
+                f"{z.__name__}. Make an object of it first: {z.__name__}(...)."
             )
         return z
     return Points(checked_inputs(z, f"the inducing inputs z of process '{name}'"))
 
 
 def as_functional(x: Any, process: Any) -> LinearFunctional:
-    """What a process is seen at; an array [N, D] is :class:`Points`.
+    """The functional at which a process is seen; an array [N, D] is :class:`Points`.
 
     Args:
-        x: What the process was called with.
+        x: The argument with which the process was called.
         process: The ``SparseGP``.
 
     Raises:
-        ValueError: It is no finite, non-empty [N, D] with the width of z; it is no
+        ValueError: It is neither a finite, non-empty [N, D] with the width of z nor a
             linear functional, or does not exist for the kernel of the process.
     """
     what = f"the inputs of process '{process.name}'"
@@ -63,7 +63,7 @@ def as_functional(x: Any, process: Any) -> LinearFunctional:
         return functional
     if isinstance(x, InducingFeatures):
         raise ValueError(
-            f"{what} are {type(x).__name__}, which represent a process and are no "
+            f"{what} are {type(x).__name__}, which represent a process and are not "
             "data: a process is seen at inputs [N, D], Derivative, Integral or another "
             "LinearFunctional."
         )
@@ -74,10 +74,10 @@ def as_functional(x: Any, process: Any) -> LinearFunctional:
 def jitter_of(
     features: InducingFeatures, gram: Array, jitter: float | Array | None
 ) -> Any:
-    """What goes to ``linalg.factorised`` with k_uu; None for its default.
+    """The jitter for ``linalg.factorised`` with k_uu; None for its default.
 
-    That is relative to the mean variance. Features of other kinds differ in scale:
-    theirs is relative to each variance.
+    The default is relative to the mean variance. Features of other kinds differ in
+    scale: theirs is relative to each variance.
     """
     if jitter is not None or isinstance(features, Points):
         return jitter

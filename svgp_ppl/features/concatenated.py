@@ -20,7 +20,7 @@ class Concatenated(LinearFunctional):
     """The features of all parts, one after the other.
 
     ``f(features)`` has the values of all of them, but takes no ``chunk_size``; data of
-    several kinds may as well be ``observe`` sites of their own.
+    several kinds may also be separate ``observe`` sites.
 
     Attributes:
         parts: Linear functionals: ``Points``, ``Derivative``, ``Integral``.
@@ -47,7 +47,7 @@ class Concatenated(LinearFunctional):
         """The same with all parts checked.
 
         Raises:
-            ValueError: There is no part, or one is no linear functional.
+            ValueError: There is no part, or one is not a linear functional.
         """
         is_sequence = isinstance(self.parts, Sequence) and len(self.parts)
         if not is_sequence or not all(
@@ -55,8 +55,8 @@ class Concatenated(LinearFunctional):
         ):
             raise ValueError(
                 f"{what} are Concatenated, whose parts must be a tuple of Points, "
-                f"Derivative and Integral, and are {self.parts!r}: an array z stands "
-                "there as Points(z)."
+                f"Derivative and Integral, and are {self.parts!r}: write an array z "
+                "as Points(z)."
             )
         return Concatenated(tuple(part.checked(what) for part in self.parts))
 
@@ -66,5 +66,5 @@ class Concatenated(LinearFunctional):
             part.require_kernel(kernel, what)
 
     def variance(self, kernel: Kernel) -> Float[Array, " M"]:
-        """Of every part."""
+        """Variances of every part."""
         return jnp.concatenate([part.variance(kernel) for part in self.parts])

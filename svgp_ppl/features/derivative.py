@@ -22,14 +22,14 @@ __all__ = ["Derivative"]
 class Derivative(LinearFunctional):
     """∂f(x_n) / ∂x_nd, with Cov(∂f(x), f(x')) = ∂k(x, x') / ∂x_d and so on.
 
-    By automatic differentiation of the kernel, whichever it is: Rasmussen & Williams
-    (2006), equation 9.1; as inducing features, Lázaro-Gredilla & Figueiras-Vidal
-    (2009). The kernel has to be that of functions with a derivative: not ``Matern12``,
-    ``White`` or ``ArcCosine`` of order 0.
+    By automatic differentiation of any kernel: Rasmussen & Williams (2006), equation
+    9.1; as inducing features, Lázaro-Gredilla & Figueiras-Vidal (2009). The functions
+    of the kernel must have a derivative: not ``Matern12``, ``White`` or ``ArcCosine``
+    of order 0.
 
     Attributes:
         x: Inputs, [N, D].
-        column: d, the column along which it is taken.
+        column: d, the column of the derivative.
 
     Example:
         >>> import svgp_ppl as gp
@@ -49,15 +49,15 @@ class Derivative(LinearFunctional):
         return len(self.x)
 
     def of(self, function: Callable[[Array], Array]) -> Float[Array, "*K N"]:
-        """∂g(x_n) / ∂x_nd: rows do not see each other, so one tangent does for all."""
+        """∂g(x_n) / ∂x_nd: rows do not interact, so one tangent serves for all."""
         along = jnp.zeros_like(self.x).at[:, self.column].set(1.0)
         return jax.jvp(function, (self.x,), (along,))[1]
 
     def checked(self, what: str) -> "Derivative":
-        """The same with x an array [N, D] of floating point.
+        """The same with x a floating point array [N, D].
 
         Raises:
-            ValueError: ``x`` is no finite [N, D], or has no such column.
+            ValueError: ``x`` is not a finite [N, D], or has no such column.
         """
         x = checked_inputs(self.x, what)
         is_column = isinstance(self.column, int | np.integer) and (

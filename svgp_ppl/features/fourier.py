@@ -2,13 +2,13 @@
 
 Hensman, Durrande & Solin (2018). u_m = ⟨φ_m, f⟩ in the RKHS of k on [a, b], with φ = 1,
 cos ω_m (x − a), sin ω_m (x − a) and ω_m = 2πm / (b − a). The inner product reproduces
-f, so that k_uf(x) = φ(x) inside of the interval, free of hyperparameters. For a Matérn
+f, so that k_uf(x) = φ(x) inside the interval, free of hyperparameters. For a Matérn
 kernel of order p − ½, λ = √(2p − 1) / ℓ, spectral density s(ω) = q / (λ² + ω²)^p,
 
     ⟨g, h⟩ = (1/q) ∫_a^b (λ + ∂)^p g (λ + ∂)^p h + g(a)ᵀ P⁻¹ h(a),
 
 g(a) = (g, g', …)(a) the state, P its stationary covariance (their inner products for
-p = 1, 2 and 3, written at once). Hence k_uu = diag(α) + B P⁻¹ Bᵀ with
+p = 1, 2 and 3 in one formula). Hence k_uu = diag(α) + B P⁻¹ Bᵀ with
 α = (b − a) / 2s(ω_m), twice that for ω = 0, and B the states of φ. Beyond the interval
 f follows from its state at the border: f(b + r) = Σ_j g_j(r) ∂ʲf(b) + noise, g_j
 solving (λ + ∂)^p g = 0.
@@ -44,9 +44,9 @@ class Fourier:
 
     Scaled by α^−½, so that k_uu is the identity plus a matrix of rank p. For
     ``Matern12``, ``Matern32`` and ``Matern52`` of one column (``active_columns`` picks
-    it). Let the interval reach beyond the data by three lengthscales on both sides:
-    the features have period b − a, and what f has besides, near a and b, no number of
-    them explains.
+    it). Let the interval extend beyond the data by three lengthscales on both sides:
+    the features have period b − a, and no number of them explains the rest of f, near a
+    and b.
 
     Attributes:
         lower: a.
@@ -54,7 +54,7 @@ class Fourier:
         num_frequencies: m.
 
     Raises:
-        ValueError: a is not below b, or m is no positive integer.
+        ValueError: a is not below b, or m is not a positive integer.
 
     Example:
         >>> import svgp_ppl as gp
@@ -70,7 +70,7 @@ class Fourier:
     num_frequencies: Any = field(metadata={"static": True})
 
     def __post_init__(self):
-        """Checks the values, which are no leaves of the pytree."""
+        """Check the values, which are not leaves of the pytree."""
         try:
             lower, upper = float(self.lower), float(self.upper)
         except (TypeError, ValueError):
@@ -105,7 +105,7 @@ class Fourier:
         """α^−½ φ(x), continued by the state beyond the interval.
 
         Raises:
-            ValueError: The kernel is no Matérn kernel of one column.
+            ValueError: The kernel is not a Matérn kernel of one column.
         """
         column = kernel.select(jnp.asarray(x))
         if column.shape[1] != 1:

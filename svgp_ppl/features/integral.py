@@ -20,9 +20,9 @@ __all__ = ["Integral"]
 class Integral(LinearFunctional):
     """Σ_j w_nj f(x_nj): the integral of f against J weighted points in each row.
 
-    ``integral`` and ``average`` make them for boxes. Areas of any shape, or
-    with weights such as population, are points of a grid inside of each, padded with
-    points of weight 0 where their numbers differ.
+    ``integral`` and ``average`` make them for boxes. Areas of any shape, or with
+    weights such as population, are grid points inside each, padded with points of
+    weight 0 if their numbers differ.
 
     Attributes:
         x: Points, [N, J, D].
@@ -43,7 +43,7 @@ class Integral(LinearFunctional):
         return jnp.sum(self.weights * values, axis=-1)
 
     def checked(self, what: str) -> "Integral":
-        """The same with arrays of floating point.
+        """The same with floating point arrays.
 
         Raises:
             ValueError: They are not finite [N, J, D] and [N, J].

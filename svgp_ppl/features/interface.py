@@ -1,4 +1,4 @@
-"""What an inducing feature is, and the covariances that follow from it.
+"""The interface of an inducing feature, and the covariances that follow from it.
 
 Inducing variables u_1 … u_M are jointly Gaussian with f ~ GP(0, k). All that a sparse
 process needs of them is
@@ -7,12 +7,12 @@ process needs of them is
 
 since a = L⁻¹ k_uf(x), L Lᵀ = k_uu, and the residual k(x, x) − ‖a‖² follow
 (Lázaro-Gredilla & Figueiras-Vidal 2009). A linear functional is u_m = ℒ_m f, and is
-given by what it does to a function g; then, with ℒ on the argument that is named,
+defined by its effect on a function g; then, with ℒ acting on the named argument,
 
     k_uf(x) = ℒ_t k(t, x),   k_uu = ℒ_s ℒ_t k(t, s),   Cov(u, ℒ f) = ℒ_x k_uf(x):
 
-the same lines serve for features that represent a process and for data that are
-derivatives or integrals of it.
+The same code serves features that represent a process and data that are derivatives or
+integrals of it.
 """
 
 import abc
@@ -55,14 +55,14 @@ class InducingFeatures(Protocol):
         ...
 
     def k_uf(self, kernel: Kernel, x: ArrayLike) -> Float[Array, "M N"]:
-        """Cov(u, f(x_n)) for inputs x [N, D], and differentiable in them."""
+        """Cov(u, f(x_n)) for inputs x [N, D], differentiable in x."""
         ...
 
 
 class LinearFunctional(abc.ABC):
-    """ℒ_1 f, …, ℒ_N f: values, derivatives or integrals of f, one a row.
+    """ℒ_1 f, …, ℒ_N f: values, derivatives or integrals of f, one per row.
 
-    They serve as inducing features, and are data: ``f(functional)``. A new one is a
+    They serve as inducing features, and as data: ``f(functional)``. A new one is a
     frozen dataclass with arrays [N, ...], registered with
     ``jax.tree_util.register_dataclass``, that has :meth:`of` and :meth:`checked`.
     """
@@ -81,10 +81,10 @@ class LinearFunctional(abc.ABC):
 
     @abc.abstractmethod
     def checked(self, what: str) -> "LinearFunctional":
-        """The same with its arrays checked and of floating point.
+        """The same with its arrays checked and in floating point.
 
         Args:
-            what: How to call it in an error message.
+            what: Its name in error messages.
 
         Raises:
             ValueError: An array has the wrong shape, or is not finite.
@@ -128,7 +128,7 @@ def paired_covariance(
 
 
 def has_rows(functional: LinearFunctional) -> bool:
-    """Whether row n of its arrays is all that ℒ_n is made of."""
+    """Whether ℒ_n depends only on row n of its arrays."""
     arrays = jax.tree.leaves(functional)
     return all(np.shape(array)[:1] == (len(functional),) for array in arrays)
 

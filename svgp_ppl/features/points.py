@@ -20,7 +20,7 @@ __all__ = ["Points"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Points(LinearFunctional):
-    """u_m = f(z_m), what an array z stands for.
+    """u_m = f(z_m), the meaning of an array z.
 
     Attributes:
         z: Inputs, [M, D].
@@ -43,7 +43,7 @@ class Points(LinearFunctional):
         return function(self.z)
 
     def checked(self, what: str) -> "Points":
-        """The same with z an array [M, D] of floating point."""
+        """The same with z a floating point array [M, D]."""
         return Points(checked_inputs(self.z, what))
 
     def k_uu(self, kernel: Kernel) -> Float[Array, "M M"]:

@@ -1,4 +1,4 @@
-"""Maximising the bound: the loop, its result, and the optimisers it is given."""
+"""Maximising the bound: the loop, its result, and the optimisers it uses."""
 
 from svgp_ppl.fitting.assessment import fitted_of
 from svgp_ppl.fitting.fit import fit

@@ -1,8 +1,8 @@
-"""The facts of a fit that its report puts into words: numbers, no judgements.
+"""The facts of a fit that its report puts into words: numbers, not judgements.
 
-One program runs model and guide as the bound does and takes the ``observe`` sites
-apart (``observations``). Where the guide draws more than whitened values, a second one
-weighs draws of all of it by the model's log density.
+One program runs model and guide as the bound does and examines the ``observe`` sites
+(``observations``). Where the guide draws more than whitened values, a second one weighs
+draws of all of it by the model's log density.
 """
 
 import inspect
@@ -19,8 +19,6 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 
-from svgp_ppl.batches import in_batches
-from svgp_ppl.compilation import call, is_array, look
 from svgp_ppl.diagnostics.fitted import Data, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
@@ -39,10 +37,12 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.handlers import is_point as is_point_mass
 from svgp_ppl.primitives import expected_of
+from svgp_ppl.rows import in_batches, is_array
+from svgp_ppl.runtime.compilation import call, look
 
 __all__ = ["fitted_of"]
 
-# More rows are represented by so many of them, always the same.
+# If there are more rows, so many of them represent all, always the same ones.
 _MOST_ROWS = 1000
 _SEED = 0
 
@@ -114,9 +114,9 @@ class _Assessment:
         self.made_of = (model, fit.guide, self.rows.made_of)
 
     def _take_some(self, fit: Fit, model: Callable, args: tuple, kwargs: dict) -> None:
-        """Some rows in place of all, unless the model insists on all of them."""
+        """Keep only some rows, unless the model insists on all of them."""
         some = Minibatches(args, kwargs, _MOST_ROWS, _SEED)
-        # A plate of all data gets these rows, any other all of its own.
+        # A plate of all data gets these rows, any other plate all of its own.
         of_some = all_rows(first_rows(model, self.num_rows))
 
         def run(args, kwargs, key, params) -> None:
@@ -130,7 +130,7 @@ class _Assessment:
         self.guide = all_rows(first_rows(fit.guide, self.num_rows))
 
     def traces(self, key, params, arrays) -> tuple[dict, dict]:
-        """Of the guide, and of the model with its q(v) in force."""
+        """Traces of the guide, and of the model with its q(v) in force."""
         args, kwargs = self.rows.at(arrays, 0)
         key_guide, key_model = random.split(key)
         guide_trace = trace_of(self.guide, args, kwargs, key=key_guide, values=params)
@@ -138,7 +138,7 @@ class _Assessment:
         return guide_trace, trace_of(self.model, args, kwargs, **run)
 
     def data(self) -> Data:
-        """What there is to know."""
+        """All facts."""
 
         def facts(params, arrays, key) -> Data:
             key_trace, key_weights = random.split(key)
@@ -188,7 +188,7 @@ class _Assessment:
         )
 
     def _scale(self, model_trace: dict) -> float:
-        """How many data one row stands for, where no plate of the model says so."""
+        """How many data one row stands for, unless a plate of the model scales it."""
         sizes = [s["args"][0] for s in model_trace.values() if s["type"] == "plate"]
         if self.num_seen == self.num_rows or self.num_rows in sizes:
             return 1.0
@@ -246,7 +246,7 @@ def _is_theta(site: dict) -> bool:
 
 
 def _cdf(model_trace: dict[str, dict]) -> dict[tuple[str, str], Array]:
-    """Prior probability of less than the value, by name and kind of support."""
+    """Prior probability of a smaller value, by name and kind of support."""
     found = {}
     for name, site in model_trace.items():
         if not _is_theta(site):

@@ -1,6 +1,6 @@
-"""What is known of a fit before its first step, and what is refused.
+"""What is known about a fit before its first step, and what is refused.
 
-A random bound is fine for Adam, if the gradient is unbiased. It is not for an optimiser
+A random bound is fine for Adam if the gradient is unbiased. It is not for an optimiser
 that compares values of the bound.
 """
 
@@ -15,7 +15,6 @@ from numpyro.infer import TraceGraph_ELBO
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.checks import InvalidRow, is_concrete
-from svgp_ppl.compilation import as_jax_arrays, inspected, look
 from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
@@ -29,10 +28,11 @@ from svgp_ppl.handlers import (
     unwrapped,
 )
 from svgp_ppl.primitives import expected_of
+from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
 
 __all__ = ["Facts", "facts_of", "require_deterministic", "require_valid_rows"]
 
-# Rows that are looked at together before a fit with minibatches.
+# Rows that are checked together before a fit with minibatches.
 _ROWS_AT_A_TIME = 100_000
 
 
@@ -40,8 +40,8 @@ class Facts(NamedTuple):
     """What the traces of model and guide say.
 
     Attributes:
-        num_data: Number of observed data, those that a subsample stands for included.
-        random_parts: What draws random numbers in the bound, in words.
+        num_data: Number of observed data, including those that a subsample stands for.
+        random_parts: Parts of the bound that draw random numbers, in words.
     """
 
     num_data: float
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(steps: Steps, start: Start, key) -> Facts:
-    """Look at model and guide together.
+    """Examine model and guide together.
 
     Raises:
         ValueError: The loss would have wrong gradients, though its value is right; or
@@ -74,9 +74,9 @@ def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
 
     Raises:
         ValueError: What ``sparse_gp`` and ``observe`` refuse, with the number of the
-            row where one is to blame; or an ``observe`` site has no data.
+            offending row, if there is one; or an ``observe`` site has no data.
     """
-    # Plates give their rows as numbers, so that y[rows] can be looked at.
+    # Plates give their rows as numbers, so that y[rows] can be read.
     seen = first_rows(model)
 
     def check(args, kwargs, key) -> None:
@@ -85,7 +85,7 @@ def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
     look(check, *data.first(), key)
     if isinstance(data, Whole):
         return
-    # Of rows on several devices nothing is copied: all of them at once.
+    # Rows spread over several devices are not copied: all of them at once.
     at_once = data.num_rows if data.is_spread else _ROWS_AT_A_TIME
     size = max(data.batch_size, at_once)
     if size > data.batch_size:
@@ -112,9 +112,9 @@ def require_deterministic(
 
     Args:
         steps: The inference.
-        start: Where it starts.
-        batch_size: Rows a step, None for all.
-        random_parts: What is known to be random.
+        start: Start of the fit.
+        batch_size: Rows per step, None for all.
+        random_parts: Parts known to be random.
     """
     causes = [] if batch_size is None else [f"batch_size={batch_size}"]
     causes += random_parts
@@ -165,7 +165,7 @@ def _require_nothing_mutable(sites: dict[str, dict]) -> None:
 
 
 def _random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]:
-    """What draws random numbers in a bound, in words."""
+    """Parts of a bound that draw random numbers, in words."""
     exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
     parts = []
     for name, site in model_trace.items():
@@ -195,7 +195,7 @@ def _reads_its_argument(jaxpr) -> bool:
 
 
 def _num_observed(model_trace: dict[str, Any]) -> float:
-    """Number of observed data, counting what a subsampled plate stands for."""
+    """Number of observed data, including those that a subsampled plate stands for."""
     total = 0.0
     for site in model_trace.values():
         if site["type"] == "sample" and site["is_observed"]:

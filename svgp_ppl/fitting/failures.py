@@ -1,4 +1,4 @@
-"""What went wrong, in words: which process or site made a bound or a density NaN."""
+"""What went wrong, in words: the process or site that made a bound or density NaN."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
         for name, site in model_trace.items()
         if site["type"] == "sample" and site["is_observed"]
     ]
-    # A failed process makes its sites NaN: they are looked at when none failed.
+    # A failed process makes its sites NaN: they matter only if no process failed.
     causes = [cause for cause in processes if cause] or [site for site in sites if site]
     return "\n".join(causes) or otherwise
 

@@ -14,7 +14,6 @@ import optax
 from jax import random
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.checkpoints import Checkpoint, restored
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.elbo import MarginalELBO
 from svgp_ppl.fitting.checks import (
@@ -32,17 +31,18 @@ from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.progress import Progress, progress_bar
-from svgp_ppl.sharding import local
+from svgp_ppl.rows.sharding import local
+from svgp_ppl.runtime import Progress, progress_bar
+from svgp_ppl.runtime.checkpoints import Checkpoint, restored
 
 __all__ = ["fit"]
 
-# Enough updates of the bar to see the bound move, few enough that a block of cheap
+# Enough updates of the bar to watch the bound move, few enough that a block of cheap
 # steps is long compared with a dispatch.
 _NUM_BLOCKS = 50
 _SHORTEST_BLOCK = 10
 
-# The bound where nothing else is asked for: one object, so that its programs are found.
+# The default bound: a single object, so that its compiled programs are found again.
 _BOUND = MarginalELBO()
 _ADAM = optax.adam(1e-2)
 
@@ -75,15 +75,15 @@ def fit(
 
     The plain NumPyro route, ``SVI(model, guide, optimizer, MarginalELBO()).run(...)``,
     gives the same numbers; this one shows the bound in nats and per datum, can be
-    interrupted without losing what was done, continued, and says what went wrong when
-    the bound stops being finite. A second fit of the same model and guide, with data of
-    the same shapes, compiles nothing.
+    interrupted without losing the work done, can be continued, and says what went wrong
+    when the bound stops being finite. A second fit of the same model and guide, with
+    data of the same shapes, compiles nothing.
 
     Args:
         key: Random key.
         model: NumPyro model.
-        guide: NumPyro guide, ``AutoGaussian(model)`` or one written by hand; where an
-            argument of the model stands in its place, it is ``AutoGaussian(model)``.
+        guide: NumPyro guide, ``AutoGaussian(model)`` or a hand-written one; if an
+            argument of the model is in its place, it is ``AutoGaussian(model)``.
         *args: Arguments of model and guide.
         optimizer: An optax transformation; ``optax.adam(1e-2)`` if None. One that
             searches along a line, such as ``optax.lbfgs()``, needs a bound that is not
@@ -93,22 +93,22 @@ def fit(
         init: An earlier fit of the same model and guide with the same optimiser to
             continue from; or ``(guide, params)``, to start from such parameters.
         freeze: Parameter, or a pattern such as ``"*lengthscale*"`` -> number of first
-            steps in which it stays where it starts. Steps count on with ``init``, and
-            what an earlier fit has frozen needs no repetition. The weights of an
+            steps in which it keeps its start. With ``init`` the step count continues,
+            and what an earlier fit has frozen need not be repeated. The weights of an
             ``AutoMixture`` are frozen for half of ``num_steps`` unless they are named
             here: ``freeze={"auto_logits": 0}``.
         variational_first: Number of first steps in which only the parameters of q(v)
             move (Hensman, Matthews, Filippone & Ghahramani 2015).
-        batch_size: Number of rows B that the model is given at a step, of the array
+        batch_size: Number of rows B that the model is given at each step, of the array
             arguments that are as long as the first one; drawn without replacement in
             every epoch. The model's plate has the size N of all rows:
             ``numpyro.plate("data", N, subsample_size=len(x))``.
         patience: Stop early at a plateau: when the mean bound of the last ``patience``
             steps exceeds that of the ``patience`` steps before by no more than
             ``tolerance``.
-        tolerance: In nats per datum.
-        checkpoint: File for the fit so far, about every half minute and at the end;
-            continue with ``init=Fit.load(checkpoint, guide)``.
+        tolerance: Tolerance of ``patience``, in nats per datum.
+        checkpoint: File for the fit so far, written about every half minute and at the
+            end; continue with ``init=Fit.load(checkpoint, guide)``.
         progress: Whether to show a progress bar.
         **kwargs: Keyword arguments of model and guide.
 
@@ -119,9 +119,9 @@ def fit(
         ValueError: The arguments are not what the model expects, an ``observe`` site
             has no data, the guide misses a process, a count is not positive, the loss
             would have wrong gradients because draws of the guide are not
-            reparameterised, the optimiser cannot do with a random bound, the model's
-            plate does not scale minibatches, a site is mutable, ``init`` is of another
-            model, guide or optimiser, or the checkpoint cannot be written.
+            reparameterised, the optimiser cannot use a random bound, the model's plate
+            does not scale minibatches, a site is mutable, ``init`` is of another model,
+            guide or optimiser, or the checkpoint cannot be written.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
@@ -159,7 +159,7 @@ def fit(
         frozen = {**earlier.unfreeze_at, **(frozen or {})}
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
     require_valid_rows(steps.model, data, key_look)
-    # With the key that NumPyro's SVI.init would give it.
+    # With the same key as NumPyro's SVI.init.
     set_up(steps.guide, random.split(key_start, 3)[2], *data.first())
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
@@ -190,7 +190,7 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
 
 
 def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
-    """``freeze``, and what the guide wants frozen at first if nobody says otherwise."""
+    """``freeze``, and what the guide freezes at first by default."""
     is_ours = isinstance(guide, ProcessGuide) and is_optax(optimizer)
     if not is_ours or not isinstance(freeze, Mapping | None):
         return freeze
@@ -205,7 +205,7 @@ def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
 
 
 def _require_objects(guide, optimizer, loss, tolerance) -> None:
-    """Refuse a class, a number or a name in place of guide, optimiser or loss."""
+    """Refuse a class, a number or a name in place of a guide, optimiser or loss."""
     if isinstance(guide, type):
         raise ValueError(
             f"guide must be an object such as gp.AutoGaussian(model), and is {guide!r}."
@@ -231,13 +231,13 @@ def _order(key) -> int:
 
 
 class _Reached(NamedTuple):
-    """Where a fit stands. It is replaced at once, so that an interrupt finds it whole.
+    """Where a fit stands. Replaced as a whole, so that an interrupt finds it intact.
 
     Attributes:
         state: NumPyro's state of SVI.
         params: Constrained values of the parameters there.
-        history: Losses of the steps up to there, an array a block.
-        seconds: What they took.
+        history: Losses of the steps so far, one array per block.
+        seconds: Time that they took.
     """
 
     state: Any
@@ -247,7 +247,7 @@ class _Reached(NamedTuple):
 
 
 class _Run:
-    """A fit on its way: where it stands, and what it went through."""
+    """A fit in progress: where it stands, and its history."""
 
     def __init__(
         self, steps: Steps, start: Start, earlier: Fit | None, order: int, facts: Facts
@@ -286,7 +286,7 @@ class _Run:
         file: Checkpoint | None,
         progress: bool,
     ) -> Fit:
-        """Take the steps, or as many as the patience, or the user, allows."""
+        """Take the steps, or fewer if patience or the user ends them."""
         bar = progress_bar(num_steps, "fit", progress)
         try:
             for count in self._blocks(num_steps, bar):
@@ -316,7 +316,7 @@ class _Run:
         return self.so_far()
 
     def _blocks(self, num_steps: int, bar: Progress):
-        """Run the steps, block by block; yields how many were taken."""
+        """Run the steps, block by block; yields the number of steps taken."""
         data, size = self.steps.data, _block_size(num_steps, self.steps.data)
         program, taken = None, 0
         began = time.perf_counter()
@@ -342,11 +342,11 @@ class _Run:
                 raise NonFiniteBoundError(message, self.so_far())
             taken += count
             yield count
-            # What comes now, waiting for rows included, is time of the next steps.
+            # Time from here on, waiting for rows included, belongs to the next steps.
             began = time.perf_counter()
 
     def _words(self, patience: int | None, tolerance: float) -> str:
-        """The bound in words; decides whether it has stopped rising."""
+        """Describe the bound; decides whether it has stopped rising."""
         num_data = self.facts.num_data
         history = self.reached.history
         bound = -float(np.mean(history[-1]))
@@ -365,7 +365,7 @@ def _block_size(num_steps: int, data: Whole | Minibatches) -> int:
 
 
 def _is_plateau(losses: np.ndarray, patience: int, tolerance: float) -> bool:
-    """Whether the mean of the last steps is hardly below that of the ones before."""
+    """Whether the mean of the last steps is hardly below that of those before."""
     if len(losses) < 2 * patience:
         return False
     before = np.mean(losses[-2 * patience : -patience])

@@ -2,7 +2,7 @@
 
 Nothing that stays in memory grows with the number of rows. The order of an epoch is
 computed position by position; the rows of a block of steps are gathered on the host;
-and pages of a memory-mapped file are given back after they have been read.
+and pages of a memory-mapped file are released after they have been read.
 """
 
 import mmap
@@ -16,20 +16,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svgp_ppl.arrow import ArrowRows
-from svgp_ppl.compilation import is_array, partition, static_part
-from svgp_ppl.rows import pages_of, with_rows
-from svgp_ppl.sharding import is_sharded, over_same_devices
+from svgp_ppl.rows import is_array, pages_of, with_rows
+from svgp_ppl.rows.arrow import ArrowRows
+from svgp_ppl.rows.sharding import is_sharded, over_same_devices
+from svgp_ppl.runtime.compilation import partition, static_part
 
 __all__ = ["Minibatches", "Whole", "blocks_of", "permuted"]
 
 # The rows of one block of steps: large enough for long blocks of small batches.
 _BYTES_IN_A_BLOCK = 2**24
-# The system maps some 16 pages around every one that is read (64 kB each time): so many
-# rows at a time keep what is mapped below 4 MB.
+# The system maps some 16 pages around every one that is read (64 kB each time):
+# releasing after so many rows keeps the mapped memory below 4 MB.
 _ROWS_BETWEEN_RELEASES = 64
 # Four rounds are enough for a large domain and ideal rounds (Luby & Rackoff 1988);
-# small domains want more.
+# small domains need more.
 _NUM_ROUNDS = 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,7 +44,7 @@ class Whole:
         self._arrays, self._combine, self.made_of = partition(args, kwargs)
 
     def first(self) -> tuple[tuple, dict]:
-        """Arguments of the model at the first step, as they came."""
+        """Arguments of the model at the first step, unchanged."""
         return self._args, self._kwargs
 
     def block(self, first: int, count: int, length: int) -> Any:
@@ -58,20 +58,20 @@ class Whole:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Rows of the arrays that are as long as the first one, a new order every epoch.
+    """Rows of the arrays that are as long as the first one, in a new order every epoch.
 
-    An epoch has N // B batches; the N mod B rows that are left are others in every
-    epoch, and no batch has a row twice. Batch and step determine each other: step t is
-    batch t mod (N // B) of epoch t // (N // B).
+    An epoch has N // B batches; the N mod B rows left out differ from epoch to epoch,
+    and no batch has a row twice. Step t is batch t mod (N // B) of epoch
+    t // (N // B).
 
     Attributes:
         args: Arguments of the model, with all rows.
         kwargs: Keyword arguments.
-        batch_size: Number of rows B a step.
+        batch_size: Number of rows B per step.
         seed: Determines the order.
 
     Raises:
-        ValueError: There is no array, or B is not one of 1 to N.
+        ValueError: There is no array, or B is not an integer from 1 to N.
     """
 
     args: tuple
@@ -97,7 +97,7 @@ class Minibatches:
 
     @property
     def made_of(self) -> tuple:
-        """What determines the arguments, beside their arrays."""
+        """What determines the arguments, besides their arrays."""
         static = static_part(self.args, self.kwargs)
         return static, tuple(self._cut), self.batch_size, self.num_rows
 
@@ -108,12 +108,12 @@ class Minibatches:
 
     @cached_property
     def _cut(self) -> dict[int, Any]:
-        """Leaf -> the array of which it is given rows."""
+        """Leaf -> the array whose rows it is given."""
         return with_rows(self._leaves)
 
     @cached_property
     def _spread(self) -> dict[int, jax.Array]:
-        """Those of them that are on several devices: rows are taken there."""
+        """Those of them that are on several devices: their rows are taken there."""
         return {i: array for i, array in self._cut.items() if is_sharded(array)}
 
     @property
@@ -148,7 +148,7 @@ class Minibatches:
         return rows
 
     def first(self) -> tuple[tuple, dict]:
-        """Arguments of the model with the first B rows, outside of compiled code."""
+        """Arguments of the model with the first B rows, outside compiled code."""
         return self.rows_from(0, self.batch_size)
 
     def rows_from(self, start: int, count: int) -> tuple[tuple, dict]:
@@ -175,7 +175,7 @@ class Minibatches:
         return batches, self._resident, numbers if self._spread else None
 
     def forget_pages(self) -> None:
-        """Give back the pages of memory-mapped files that have been read."""
+        """Release the pages of memory-mapped files that have been read."""
         for array in self._cut.values():
             if (pages := pages_of(array)) is not None:
                 pages.madvise(mmap.MADV_DONTNEED)
@@ -198,17 +198,17 @@ class Minibatches:
 def blocks_of(
     data: Whole | Minibatches, first: int, count: int, length: int
 ) -> Iterator[tuple[int, Any]]:
-    """Arrays of one block of steps after the other; the next one is read meanwhile.
+    """Arrays of one block of steps after another; the next one is read meanwhile.
 
-    A thread gathers the rows of the next block while the caller has this one. Which
-    rows they are depends on the number of the step alone, so what was gathered and not
-    used, after an interrupt or an early end, is forgotten.
+    A thread gathers the rows of the next block while the caller uses this one. The rows
+    depend on the number of the step alone, so rows that were gathered but not used,
+    after an interrupt or an early end, are simply dropped.
 
     Args:
         data: Arguments of the model at every step.
         first: Number of the first step.
         count: Number of steps.
-        length: Steps of a block; the last one may have fewer.
+        length: Steps in a block; the last one may have fewer.
 
     Yields:
         Number of steps of a block, and its arrays.
@@ -216,7 +216,7 @@ def blocks_of(
     starts = range(first, first + count, length)
     sizes = [min(length, first + count - start) for start in starts]
     with ThreadPoolExecutor(1, "rows") as thread:
-        # The first in the thread of the caller, whose precision arrays of JAX have.
+        # The first in the caller's thread, whose precision the arrays of JAX then have.
         arrays = data.block(first, sizes[0], length)
         for start, size, after in zip(starts, sizes, [*sizes[1:], None]):
             if after is None:
@@ -258,8 +258,8 @@ def permuted(positions: np.ndarray, size: int, key: tuple[int, int]) -> np.ndarr
     Args:
         positions: Integers in [0, size), any shape.
         size: Number of rows N.
-        key: Two integers, such as a seed and the number of the epoch. Each gives an
-            order of its own.
+        key: Two integers, such as a seed and the number of the epoch. Each key gives
+            its own order.
 
     Returns:
         Integers in [0, size), of the shape of ``positions``; distinct where those are.

@@ -1,8 +1,8 @@
 """Natural gradients for a Gaussian q(v), as an optax transformation.
 
-A Gaussian q(v) = N(m, S) moves along the gradient in its expectation parameters, added
-to its natural ones: θ ← θ − γ ∂ℓ/∂η (Salimbeni, Eleftheriadis & Hensman 2018),
-with ℓ the loss. For S = L Lᵀ that is
+A Gaussian q(v) = N(m, S) moves its natural parameters along the gradient with respect
+to its expectation parameters: θ ← θ − γ ∂ℓ/∂η (Salimbeni, Eleftheriadis & Hensman
+2018), with ℓ the loss. For S = L Lᵀ that is
 
     S⁻¹ ← S⁻¹ + 2γ ∂ℓ/∂S = L⁻ᵀ B L⁻¹,   B = I + γ (Φ + Φᵀ),   m ← m − γ S ∂ℓ/∂m,
 
@@ -46,21 +46,21 @@ def natural_gradient(
 ) -> optax.GradientTransformation:
     """Natural gradients for a Gaussian q(v), ``rest`` for all other parameters.
 
-    For ``gp.fit(optimizer=...)`` and for NumPyro's ``SVI`` alike. On a conjugate model
-    one step of rate 1 is the exact posterior; elsewhere take smaller ones.
+    For ``gp.fit(optimizer=...)`` and NumPyro's ``SVI`` alike. On a conjugate model one
+    step of rate 1 gives the exact posterior; elsewhere use smaller rates.
 
     Args:
         rate: Length γ of the natural step, in (0, 1], or an optax schedule of it.
         rest: Optimiser of the other parameters; ``optax.adam(1e-2)`` if None.
-        variational: Name of the mean -> name of the factor, for a guide by hand;
+        variational: Name of the mean -> name of the factor, for a hand-written guide;
             None finds ``..._loc`` with ``..._scale_tril``, as ``AutoGaussian`` and
             ``AutoCoupled`` name them.
         constraint: Constraint of the factors.
-        alternate: Whether steps alternate, q(v) first; both at once otherwise.
+        alternate: Whether steps alternate, q(v) first; otherwise both move at once.
 
     Raises:
-        ValueError: ``rate`` is not in (0, 1], or (when it is first used) there is no
-            such q(v) among the parameters.
+        ValueError: ``rate`` is not in (0, 1], or (on first use) there is no such q(v)
+            among the parameters.
 
     Example:
         >>> import svgp_ppl as gp
@@ -96,7 +96,7 @@ class _Alternation(NamedTuple):
     alternate: bool
 
     def as_transformation(self) -> Freezing:
-        """As optax knows it; frozen otherwise by ``fit(freeze=...)``."""
+        """As an optax transformation, with freezing for ``fit(freeze=...)``."""
 
         def freeze(unfreeze_at: Mapping[str, int]) -> Freezing:
             return self._replace(unfreeze_at=unfreeze_at).as_transformation()
@@ -111,13 +111,13 @@ class _Alternation(NamedTuple):
         return pairs, {n: p for n, p in params.items() if n not in of_q}
 
     def first_turn_of(self, free: dict) -> int:
-        """Before this step there is no turn of the rest, which is frozen altogether."""
+        """First step at which the rest has a turn; before it all of it is frozen."""
         if not self.alternate:
             return 0
         return min((self.unfreeze_at.get(n, 0) for n in free), default=0)
 
     def optimizer_of(self, free: dict) -> Any:
-        """That of the rest. It counts its turns, every other step from its first."""
+        """Optimiser of the rest. It counts turns, every other step from its first."""
         first, every = self.first_turn_of(free), 2 if self.alternate else 1
         turns = {n: (self.unfreeze_at.get(n, 0) - first) // every for n in free}
         if any(turns.values()):
@@ -176,7 +176,7 @@ class _Alternation(NamedTuple):
                 move_variational(gradients),
                 ({}, state.rest),
             )
-        elif self.alternate:  # what is not its turn is not computed either
+        elif self.alternate:  # the part whose turn it is not is not computed either
             moves, rest_updates, rest_state = jax.lax.cond(
                 (count < first) | ((count - first) % 2 == 0),
                 lambda: (move_variational(gradients), _zeros(free), state.rest),

@@ -1,9 +1,9 @@
-"""What the ``observe`` sites of a model see of its processes, taken apart.
+"""What the ``observe`` sites of a model see of its processes, in parts.
 
 The bound's first term is E = Σ_n E_{q(f_n)} log p(y_n | f_n), with latents ρ_n = b_n +
-Σ_t w_tn f_t(x_tn). Here are its parts, as arrays: the projections a and the weights w,
-the residuals k(x, x) − ‖a‖² of every process, and the derivatives of E with respect to
-the moments of ρ_n.
+Σ_t w_tn f_t(x_tn). This module computes its parts, as arrays: the projections a and the
+weights w, the residuals k(x, x) − ‖a‖² of every process, and the derivatives of E with
+respect to the moments of ρ_n.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from jax import random
 from jaxtyping import Array
 from numpyro.distributions.util import scale_and_mask
 
-from svgp_ppl.batches import in_batches
 from svgp_ppl.diagnostics.fitted import Inputs, Moments, Site
 from svgp_ppl.expectations import (
     GaussHermite,
@@ -30,14 +29,15 @@ from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import squared_distance, whiten
 from svgp_ppl.primitives import Expected, expected_of
+from svgp_ppl.rows import in_batches
 from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
 
 __all__ = ["inputs_of", "moments_of", "sites_of", "weights_of"]
 
-# Of so many rows all pairs are looked at, of more none.
+# All pairs of up to so many rows are compared; with more rows, none.
 _MOST_PAIRED_ROWS = 1000
 _DRAWS_AT_A_TIME = 25
-_NODES = {2: 5, 3: 3}  # a component, of draws
+_NODES = {2: 5, 3: 3}  # per component
 
 
 def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
@@ -51,7 +51,7 @@ def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
         value = _expectation_of(expected, site)
         covariance = _covariance(marginal)
         slopes = jax.grad(value, (1, 2))(marginal, marginal.mean, covariance)
-        if marginal.log_weights is not None:  # of a mixture the marginal is one of K
+        if marginal.log_weights is not None:  # the marginal of a mixture is one of K
             slopes = jax.tree.map(lambda slope: jnp.sum(slope, axis=0), slopes)
         score, slope = (scale * each for each in slopes)
         mask = unwrapped(site["fn"])[1]
@@ -89,7 +89,7 @@ def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Calla
 
 
 def _covariance(marginal: Any) -> Array:
-    """Of the components at each datum, [.., N, Q, Q]."""
+    """Covariance of the components at each datum, [.., N, Q, Q]."""
     if marginal.covariance is not None:
         return marginal.covariance
     if marginal.is_single:
@@ -163,7 +163,7 @@ def _inputs(view: Any, weights: Array) -> Inputs:
 
 
 def _coverage(kernel: Kernel, x: Any, features: Any) -> dict[str, Array]:
-    """How far the data are from z; NaN where one of them are no points."""
+    """Distance of the data from z; NaN where one of them is not made of points."""
     if not (isinstance(x, Points) and isinstance(features, Points)):
         return {"distance": jnp.full(len(x), jnp.nan), "spacing": jnp.full((), jnp.nan)}
     unit = _unit(kernel, x.z)
@@ -182,7 +182,7 @@ def _unit(kernel: Kernel, x: Array) -> Array:
 
 
 def _neighbours(kernel: Kernel, x: Any, prior: Array) -> dict[str, Array]:
-    """Which row is near to which: by distance, by correlation if they are no points."""
+    """The nearest row of each: by distance, or by correlation if not points."""
     rows, tiny = jnp.arange(len(x)), jnp.finfo(prior.dtype).tiny
     if len(x) > _MOST_PAIRED_ROWS:
         one = jnp.ones_like(prior)
@@ -213,7 +213,7 @@ def moments_of(
 ) -> dict[tuple[str, str, str], Moments | None]:
     """Moments of every Gaussian q(v), by process, family and name of the q(v).
 
-    None where it is none, with the family "other".
+    None, with the family "other", where it is not Gaussian.
     """
     found = {}
     for name, site in model_trace.items():
@@ -250,8 +250,8 @@ def _family_of(qv: Any, base: Any) -> str:
 def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
     """log p(y, v | θ) − log q(v) of draws of v, [S].
 
-    Given v the latents are Gaussian, with the mean b + B v and the covariance that v
-    leaves: log p(y | v, θ) is E there, the log density that HMC sees.
+    Given v the latents are Gaussian, with the mean b + B v and the residual covariance:
+    log p(y | v, θ) is E there, the log density that HMC sees.
     """
     draws, log_weights = _draws(key, model_trace, num_draws)
     inputs = inputs_of(model_trace)
@@ -277,7 +277,7 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
 
 
 def _coarser(expected: Expected, site: dict, marginal: Any) -> Any:
-    """Fewer nodes in place of a tensor grid: given v, next to no variance is left."""
+    """Fewer nodes instead of a tensor grid: given v, hardly any variance remains."""
     width = num_components(marginal)
     if expected.method is not None or width not in _NODES:
         return None

@@ -1,6 +1,6 @@
-"""What an optimiser is given at a step: NumPyro gives the gradient and the value.
+"""What an optimiser is given at each step: NumPyro gives it the gradient and the value.
 
-Optimisers that search along a line, ``optax.lbfgs`` above all, evaluate the bound
+Optimisers that search along a line, above all ``optax.lbfgs``, evaluate the bound
 themselves. Here they are given it, as optax's ``value_fn``.
 """
 
@@ -62,7 +62,7 @@ def as_numpyro(optimizer: Any) -> Any:
 
 
 def searches(transformation: optax.GradientTransformation, params: Any) -> bool:
-    """Whether a transformation evaluates the bound itself, found by asking it to."""
+    """Whether a transformation evaluates the bound itself, found by trying it."""
     asked = []
 
     def value_fn(params):

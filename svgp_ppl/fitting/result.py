@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.svi import SVIState
 
-from svgp_ppl.checkpoints import Stored, read, write
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.prediction.predict import Prediction, predict
+from svgp_ppl.runtime.checkpoints import Stored, read, write
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 
@@ -25,12 +25,12 @@ class Fit:
     Attributes:
         params: Values of the ``param`` sites of model and guide, by name.
         losses: Negative bound in nats at every step, [num_steps].
-        guide: The guide they belong to.
+        guide: The guide that they belong to.
         state: NumPyro's ``SVIState`` after the last step, to continue from.
         seed: Determines the order of minibatches.
         stopped_early: Whether a plateau ended the fit before ``num_steps``.
-        compile_seconds: What tracing and compilation took.
-        seconds: What the steps took.
+        compile_seconds: Time for tracing and compilation.
+        seconds: Time for the steps.
         unfreeze_at: Parameter -> step at which it was, or will be, unfrozen.
         model: The model that was fitted; None where it is not known, after ``load``.
 
@@ -72,7 +72,7 @@ class Fit:
             *args: Arguments of the model at the new inputs, without y.
             key: Random key; only needed when the guide or a deep model draws.
             num_draws: Number of such draws.
-            chunk_size: Inputs projected at a time; chosen by itself if None.
+            chunk_size: Inputs projected at a time; chosen automatically if None.
             **kwargs: Keyword arguments of the model.
 
         Returns:
@@ -96,7 +96,7 @@ class Fit:
     def save(self, path: str | os.PathLike) -> None:
         """Write everything but the guide to a file, without pickle.
 
-        A file of that name is replaced at once: it is never seen half written.
+        A file of that name is replaced atomically: it is never seen half written.
 
         Example:
             >>> fitted.save("coal.npz")
@@ -113,7 +113,7 @@ class Fit:
 
         Args:
             path: File that :meth:`save`, or ``fit(checkpoint=...)``, has written.
-            guide: The guide that was fitted, or one made in the same way.
+            guide: The guide that was fitted, or one constructed in the same way.
             model: The model, for a report on a fit whose guide was written by hand.
 
         Raises:

@@ -1,14 +1,15 @@
-"""Parameters that stay where they start for a number of steps, then move.
+"""Parameters that keep their start for a number of steps, then move.
 
-What is frozen must leave no trace in the optimiser, or it jumps when it is unfrozen.
-With its gradient set to zero, Adam would forget that its moments are young: they are
-zero, the step count is not, and the first steps are three times too long. With its
-update thrown away, moments would be made of gradients nobody followed. So parameters
-unfrozen at the same step have an optimiser of their own, which first runs at that step.
+A frozen parameter must leave no trace in the optimiser, or it jumps when it is
+unfrozen. With its gradient set to zero, Adam would not know that its moments are young:
+they are zero but the step count is not, and the first steps are three times too long.
+With its update discarded, moments would be made of gradients nobody followed. So
+parameters unfrozen at the same step have an optimiser of their own, which first runs at
+that step.
 
 An optimiser that searches along a line moves all parameters together, and cannot be
 split. It sees the loss as a function of the free parameters only, and starts afresh at
-every unfreezing: its memory is of another function.
+every unfreezing, since its memory is of another function.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,17 +29,17 @@ __all__ = ["Freezing", "staged", "unfreeze_steps"]
 
 
 class Freezing(optax.GradientTransformationExtraArgs):
-    """A transformation that freezes parameters in a way of its own.
+    """A transformation that has its own way of freezing parameters.
 
     Attributes:
-        freeze: Parameter -> step at which it is unfrozen, to the transformation that
-            does so.
+        freeze: Function from (parameter -> step at which it is unfrozen) to the
+            transformation that does so.
     """
 
     freeze: Callable[[Mapping[str, int]], optax.GradientTransformationExtraArgs]
 
     def __new__(cls, init, update, freeze):
-        """Like the tuple of optax, with one attribute more."""
+        """Like the tuple of optax, with one more attribute."""
         self = super().__new__(cls, init, update)
         self.freeze = freeze
         return self
@@ -61,9 +62,9 @@ def unfreeze_steps(
 
     Args:
         params: All parameters, by name.
-        freeze: Name or pattern (as of files) -> number of steps.
+        freeze: Name or pattern (as for files) -> number of steps.
         variational_first: Number of steps in which all but those of q(v) are frozen.
-        guide: The guide, to ask which those are.
+        guide: The guide, which knows those of q(v).
 
     Raises:
         ValueError: A pattern matches nothing, a number of steps is not one, every

@@ -1,8 +1,8 @@
-"""The steps of a fit as two programs: where it starts, and a block of steps.
+"""The steps of a fit as two programs: its start, and a block of steps.
 
-Many steps run in one dispatch (for a small model one call a step takes several times
-as long), and between blocks the progress is shown, the bound is checked and an
-interrupt is heard.
+Many steps run in one dispatch (for a small model one call per step takes several times
+as long); between blocks the progress is shown, the bound is checked and an interrupt is
+noticed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from numpyro.infer.elbo import ELBO
 from numpyro.infer.svi import SVIState
 from numpyro.infer.util import transform_fn
 
-from svgp_ppl.compilation import Program, as_jax_arrays, find, inspected
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.optimizers import as_numpyro, is_optax
 from svgp_ppl.fitting.schedules import staged, unfreeze_steps
 from svgp_ppl.handlers import first_rows, trace_of
+from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
 
 __all__ = ["Block", "Start", "Steps"]
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
     Attributes:
         state: After the last step whose bound and parameters are finite.
         params: Constrained values of the parameters there.
-        losses: One a step, and that of a failed step after them, [block].
+        losses: One per step, followed by that of a failed step, [block].
         done: Number of steps before a failure.
         is_finite: Parameter -> whether the last step left it finite.
     """
@@ -67,16 +67,16 @@ class Steps:
         optimizer: An optax transformation or an optimiser of NumPyro.
         loss: The loss.
         data: Arguments of the model at every step.
-        freeze: Parameter or pattern -> number of first steps in which it stays.
-        variational_first: Steps in which all but the parameters of q(v) stay.
+        freeze: Parameter or pattern -> number of first steps in which it does not move.
+        variational_first: Number of steps in which only the parameters of q(v) move.
 
     Attributes:
-        model: As it is run, on the rows of a batch.
+        model: The model as it is run, on the rows of a batch.
         guide: Likewise.
-        given_model: The model as it came.
-        given_guide: The guide as it came.
+        given_model: The model as given.
+        given_guide: The guide as given.
         unfreeze_at: Parameter -> step at which it is unfrozen; known after ``start``.
-        seconds: What it took to compile the start.
+        seconds: Time to compile the start.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Steps:
         Args:
             key: Random key.
             initial: Values of parameters to start from, by name.
-            done: Number of steps that were taken before.
+            done: Number of steps taken before.
 
         Raises:
-            ValueError: There are values of unknown parameters, or ``freeze=`` is not
-                what it should be.
+            ValueError: There are values of unknown parameters, or ``freeze=`` is
+                invalid.
         """
         example = (key, initial, self.data.block(done, 1, 1))
 
@@ -129,7 +129,7 @@ class Steps:
         return program(*example)
 
     def _require_known(self, initial: dict | None, run: Callable, example) -> None:
-        """Look at the names of the parameters, where anything depends on them."""
+        """Check the names of the parameters, if anything depends on them."""
         if not (initial or self.freeze or self.variational_first):
             return
 
@@ -156,7 +156,7 @@ class Steps:
         return as_numpyro(optimizer)
 
     def svi(self, transforms: dict[str, Any]) -> SVI:
-        """NumPyro's SVI, as if it had been initialised."""
+        """NumPyro's SVI, as if already initialised."""
         svi = SVI(self.model, self.guide, self._optim(), self.loss)
         svi.constrain_fn = partial(transform_fn, transforms)
         return svi

@@ -1,14 +1,14 @@
 """New data without the old ones: the sites of a fit stand for what it has seen.
 
 At the end of a fit q(u) is the prior times a Gaussian factor t(u), its sites
-(``variational.sites``). With t in the place of the likelihood of the data of before,
-the bound of new data is (Bui, Nguyen & Turner 2017, up to a constant)
+(``variational.sites``). With t in place of the likelihood of the earlier data, the
+bound for new data is (Bui, Nguyen & Turner 2017, up to a constant)
 
     Σ_n E_q log p(y_n|f_n) + E_q log t(f(z_before)) − KL(q(v) ‖ N(0, I)),
     E_q log t = −½ Σ_b (‖y_b − H_b m_b‖² + tr(H_b C_b H_bᵀ)),
 
-m_b and C_b the mean and covariance of output b at the inducing inputs of before under
-the new q, so that hyperparameters and inducing inputs may move on.
+where m_b and C_b are the mean and covariance of output b at the earlier inducing inputs
+under the new q, so that hyperparameters and inducing inputs may move on.
 """
 
 import inspect
@@ -24,7 +24,6 @@ from jax import random
 from numpyro.handlers import Messenger
 
 from svgp_ppl.checks import require_key
-from svgp_ppl.compilation import call, partition
 from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.result import Fit
@@ -32,12 +31,13 @@ from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import is_inducing, set_up, trace_of
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
+from svgp_ppl.runtime.compilation import call, partition
 from svgp_ppl.variational import is_coupled, log_weights, project_outputs
 from svgp_ppl.variational.sites import Sites, moments, sites_of
 
 __all__ = ["update"]
 
-# Of a site; less than for coordinates, since here it is what data have said.
+# Of a site; lower than for coordinates, since here it is information from data.
 _LEAST_PRECISION = 1e-3
 
 
@@ -49,7 +49,7 @@ class _Seen(NamedTuple):
 
 
 def update(key, earlier: Fit, *args, **options) -> Fit:
-    """Go on from a fit with new data, without those of before.
+    """Continue a fit with new data, without the earlier ones.
 
     Streaming sparse GPs (Bui, Nguyen & Turner 2017): what the fit has learnt of each
     process is kept as a Gaussian factor at its inducing inputs, and hyperparameters,
@@ -57,16 +57,16 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     Gaussian likelihood, fixed hyperparameters and inducing inputs it is the fit of all
     data at once.
 
+    Inducing features that are not functionals of f, such as ``features.Fourier``, must
+    stay the same: their values must not contain arrays.
+
     Args:
         key: Random key.
         earlier: What ``gp.fit`` or ``update`` returned, of a guide with a Gaussian for
             every process (``AutoGaussian``). With few inducing inputs near the new
             data, let z move, or leave some for them from the start.
-        *args: Arguments of the model: the new data, in whatever number.
+        *args: Arguments of the model: any number of new data.
         **options: Options of ``gp.fit``, and keyword arguments of the model.
-
-    Inducing features that are no functionals of f, such as ``features.Fourier``, have
-    to stay what they are: without arrays among their values.
 
     Returns:
         A fit of the same model and guide. Its losses are those of the bound above,
@@ -75,7 +75,7 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     Raises:
         ValueError: The fit has no model (``Fit.load(path, guide, model)``), or a
             process whose q(v) is shared with others, a mixture or a point; ``init`` is
-            among the options; or what ``gp.fit`` refuses.
+            among the options; or ``gp.fit`` refuses the arguments.
 
     Example:
         >>> import svgp_ppl as gp
@@ -179,7 +179,7 @@ def _expectation(seen: _Seen, process: SparseGP) -> jax.Array:
 
 
 def _moments_at(features: Any, process: SparseGP) -> tuple[jax.Array, jax.Array]:
-    """Mean [P, M] and covariance [P, M, M] of the features' u under the new q."""
+    """Mean [P, M] and covariance [P, M, M] of u at the features under the new q."""
     size = len(features)
     if not isinstance(features, LinearFunctional):
         # They have not moved: u = L v.

@@ -1,8 +1,8 @@
 """Ready-made variational distributions: guides that a model is fitted with.
 
 Each is a NumPyro ``AutoGuide``: the whitened values of every process get a q(v), all
-other latent sites another guide, ``rest`` (point estimates unless told otherwise).
-:class:`ProcessGuide` is what they have in common, and the base of one of your own.
+other latent sites another guide, ``rest`` (point estimates by default).
+:class:`ProcessGuide` is what they have in common, and the base class for your own.
 """
 
 from svgp_ppl.guides.coupled import AutoCoupled

@@ -16,17 +16,17 @@ from svgp_ppl.guides.processes import (
 __all__ = ["AutoCoupled"]
 
 # Standard deviation at the start where components may be multiplied. From the prior,
-# the covariance of two factors grows to the mean of their product before their means
-# have moved, and holds these at zero.
+# the covariance of two factors would grow to the mean of their product before their
+# means have moved, and would hold these at zero.
 _NARROW = 0.3
 
 
 class AutoCoupled(ProcessGuide):
     """q(v₁, …, v_C) = N(m, S) with one full covariance over the stacked v.
 
-    The posterior of additive processes is strongly correlated: the data speak of their
-    sum. Independent ones cannot represent that, and pay for it in the bound and in
-    every statement about one of the processes (Adam 2017).
+    The posterior of additive processes is strongly correlated, since the data determine
+    their sum. Independent Gaussians cannot represent that, which lowers the bound and
+    distorts every statement about one of the processes (Adam 2017).
 
     The q(v) of the block of ``f`` and ``g`` is the site ``auto_f_g``, with the
     parameters ``auto_f_g_loc``, [ΣM], and ``auto_f_g_scale_tril``, [ΣM, ΣM]; several
@@ -35,8 +35,8 @@ class AutoCoupled(ProcessGuide):
 
     Args:
         model: The model.
-        blocks: Names of the processes of each block; all processes in one block if
-            None. A process in no block has a Gaussian of its own, as in
+        blocks: Names of the processes of each block; None for all processes in one
+            block. A process in no block has a Gaussian of its own, as in
             :class:`AutoGaussian`.
         rest: A NumPyro autoguide class (or function of a model) for the other latent
             sites; ``AutoDelta`` finds their maximum a posteriori values.
@@ -77,7 +77,7 @@ class AutoCoupled(ProcessGuide):
         twice = {name for name in named if named.count(name) > 1}
         if twice:
             raise ValueError(
-                f"{sorted(twice)} stand in more than one block: one q(v) has to hold "
+                f"{sorted(twice)} are in more than one block: one q(v) has to hold "
                 "all that a process is coupled with."
             )
 

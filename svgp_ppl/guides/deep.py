@@ -1,4 +1,4 @@
-"""Gaussians for a deep model, inner layers almost certain (Salimbeni & Deisenroth)."""
+"""Gaussians for a deep model, with narrow inner layers (Salimbeni & Deisenroth)."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -21,8 +21,8 @@ class AutoDeep(ProcessGuide):
 
     Processes whose latents go through ``propagate`` start at N(0, ``inner_scale``² I),
     so that the layers above see the linear means and not noise; all others start at the
-    prior (Salimbeni & Deisenroth 2017, supplement). Parameters are named as those of
-    ``AutoGaussian``.
+    prior (Salimbeni & Deisenroth 2017, supplement). Parameters have the names that
+    ``AutoGaussian`` gives them.
 
     Args:
         model: The model.

@@ -22,7 +22,7 @@ class AutoGaussian(ProcessGuide):
     The q(v) of process ``f`` has the parameters ``auto_f_loc``, [M] (or [P, M]), and
     ``auto_f_scale_tril``, [M, M] per output, or ``auto_f_scale`` when diagonal. It
     starts at the prior, N(0, I); where a likelihood sees several components, such as a
-    product of two, at N(m, I) with a small random m, since at 0 no mean would move.
+    product of two, at N(m, I) with a small random m, since no mean would move from 0.
 
     Args:
         model: The model.

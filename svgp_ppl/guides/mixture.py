@@ -31,16 +31,17 @@ class AutoMixture(ProcessGuide):
     ``MarginalELBO(entropy="pairwise")``.
 
     Parameters: ``auto_logits``, [K]; for process ``f`` ``auto_f_locs``, [K, M] (or
-    [K, P, M]), and ``auto_f_scales`` of that shape or ``auto_f_scale_trils``, one axis
-    more. Equal components would stay equal: they start at small random means, in pairs
-    of opposite sign, so that a posterior that is symmetric under a change of sign gives
-    both of a pair the same chance. A single one starts like :class:`AutoGaussian`.
-    Weights would run to one component before the others have found a mode: ``gp.fit``
-    freezes them for the first half of its steps, if ``freeze=`` says nothing of them.
+    [K, P, M]), and ``auto_f_scales`` of that shape or ``auto_f_scale_trils``, with one
+    more axis. Equal components would stay equal: they start at small random means, in
+    pairs of opposite sign, so that a posterior that is symmetric under a change of sign
+    gives both of a pair the same chance. A single one starts like
+    :class:`AutoGaussian`. The weights would collapse to one component before the others
+    have found a mode: ``gp.fit`` freezes them for the first half of its steps unless
+    ``freeze=`` mentions them.
 
     Draws of a mixture are not reparameterised in NumPyro: under ``Trace_ELBO`` the
-    value of the bound is right and its gradient is not. Train with ``MarginalELBO`` or
-    with ``TraceGraph_ELBO``; ``gp.fit`` refuses the other.
+    value of the bound is right but its gradient is not. Train with ``MarginalELBO`` or
+    ``TraceGraph_ELBO``; ``gp.fit`` refuses the other.
 
     Args:
         model: The model.
@@ -68,7 +69,7 @@ class AutoMixture(ProcessGuide):
         super().__init__(model, **options)
 
     def late_names(self) -> set[str]:
-        """The weights, which run to one component while others have found no mode."""
+        """The weights, which collapse to one component before others find a mode."""
         return {f"{self.prefix}_logits"} if self.num_components > 1 else set()
 
     def variational(self, shapes: Shapes, param: Callable) -> dict[str, Group]:

@@ -7,17 +7,17 @@ import numpyro
 from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer.autoguide import AutoDelta
 
-from svgp_ppl.compilation import call, inspected, partition
+from svgp_ppl.runtime.compilation import call, inspected, partition
 
 __all__ = ["PointEstimates"]
 
 
 class PointEstimates(AutoDelta):
-    """NumPyro's ``AutoDelta``, whose look at the model is one compiled program.
+    """NumPyro's ``AutoDelta``, set up by one compiled program.
 
-    NumPyro looks operation by operation and evaluates the density with its gradient,
-    which compiles some hundred programs; ``fit`` sees in the bound whether the start is
-    finite. Parameters are named and start as those of ``AutoDelta``.
+    NumPyro runs the model operation by operation and evaluates the density with its
+    gradient, which compiles some hundred programs; ``fit`` sees from the bound whether
+    the start is finite. Parameters have the names and starts of those of ``AutoDelta``.
     """
 
     def _setup_prototype(self, *args, **kwargs):
@@ -64,7 +64,7 @@ class PointEstimates(AutoDelta):
 
 
 def _facts(site: dict) -> tuple[int, list, dict[str, int]]:
-    """Dimensions of an event, the plates around it, and how many rows these have."""
+    """Dimensions of an event, the plates around it, and their numbers of rows."""
     distribution: Any = site["fn"]
     if distribution.support.is_discrete:
         raise ValueError(
@@ -75,7 +75,7 @@ def _facts(site: dict) -> tuple[int, list, dict[str, int]]:
 
 
 def _of_all_rows(site: dict) -> Any:
-    """The first value, repeated to all rows of plates that see only some of them."""
+    """The first value, repeated for all rows of plates that see only some of them."""
     value = site["value"]
     for frame in site["cond_indep_stack"]:
         full = site["sizes"][frame.name]

@@ -14,7 +14,6 @@ from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 from numpyro.infer.svi import SVIRunResult
 
-from svgp_ppl.compilation import as_jax_arrays, inspected
 from svgp_ppl.guides.points import PointEstimates
 from svgp_ppl.handlers import (
     first_rows,
@@ -25,6 +24,7 @@ from svgp_ppl.handlers import (
     trace_of,
 )
 from svgp_ppl.primitives import expected_of
+from svgp_ppl.runtime.compilation import as_jax_arrays, inspected
 from svgp_ppl.variational import log_weights, split, unstack
 
 __all__ = [
@@ -58,10 +58,10 @@ class Group(NamedTuple):
 
 
 class ProcessGuide(AutoGuide):
-    """A guide made of q(v) over the whitened values, and another for the rest.
+    """A guide made of q(v) over the whitened values and another guide for the rest.
 
-    The base of ``AutoGaussian`` and its like, and of a guide with a family of your own:
-    a subclass says which distributions, :meth:`variational`.
+    The base of ``AutoGaussian`` and its siblings, and of a guide with your own family:
+    a subclass defines the distributions, in :meth:`variational`.
 
     Args:
         model: The model.
@@ -89,7 +89,7 @@ class ProcessGuide(AutoGuide):
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._is_product = False  # whether a likelihood sees several components
         self._rest_of, self._rest = rest, None
-        # Only seen for its shapes: a subsampled plate need not list all the data.
+        # Run only for its shapes: a subsampled plate need not list all the data.
         seen = first_rows(block(model, hide_fn=_is_absent))
         super().__init__(seen, prefix=prefix, **options)
 
@@ -102,7 +102,7 @@ class ProcessGuide(AutoGuide):
         Args:
             shapes: Process name -> shape of its v, (M,) or (P, M).
             param: ``param(name, initial, constraint)``, to be called for every
-                parameter of a q(v) as ``numpyro.param`` is.
+                parameter of a q(v), like ``numpyro.param``.
 
         Returns:
             Process name -> q(v) of the event shape of its v; and another name ->
@@ -121,7 +121,7 @@ class ProcessGuide(AutoGuide):
         key = random_key()
         if key is None:
             raise ValueError(
-                "the guide looks at the model when it is first called, and draws its "
+                "the guide runs the model when it is first called, and draws its "
                 "sites: run it under numpyro.handlers.seed(guide, key)."
             )
         self.prototype_trace, self._is_product = inspected(look, key)
@@ -142,7 +142,7 @@ class ProcessGuide(AutoGuide):
             )
         if len(latent) > len(self._shapes):
             self._rest = self._make_rest(block(self.model, hide_fn=_is_hidden))
-            # Now, and not when it is first called in compiled code.
+            # Set up now, and not at the first call, which is in compiled code.
             set_up(self._rest, random_key(), args, kwargs)
 
     def _make_rest(self, model: Callable) -> AutoGuide:
@@ -170,7 +170,7 @@ class ProcessGuide(AutoGuide):
         return values
 
     def _groups(self, param: Callable) -> dict[str, tuple[Any, Shapes | None]]:
-        """Name of the site -> its q(v), and the processes that share it if any do."""
+        """Name of the site -> its q(v), and the processes that share it, if any."""
         found = self.variational(dict(self._shapes), param)
         return {
             name: (qv.qv, qv.members) if isinstance(qv, Group) else (qv, None)
@@ -215,7 +215,7 @@ class ProcessGuide(AutoGuide):
     def late_names(self) -> set[str]:
         """Names of parameters that ``gp.fit`` freezes for the first half of its steps.
 
-        Those that run away while the rest of q(v) is still far from its optimum.
+        These would run away while the rest of q(v) is still far from its optimum.
         """
         return set()
 
@@ -225,7 +225,7 @@ class ProcessGuide(AutoGuide):
         Args:
             rng_key: Random key.
             params: Parameters of a fit.
-            *args: Arguments of the model; a guide that has not seen any needs them.
+            *args: Arguments of the model; needed if the guide has not seen any.
             sample_shape: Leading axes of the draws.
             **kwargs: Keyword arguments of the model.
         """
@@ -257,7 +257,7 @@ class ProcessGuide(AutoGuide):
     def _point(self, params: dict, q: jax.Array) -> dict:
         if self._rest is None:
             values = {}
-        elif isinstance(self._rest, AutoDelta):  # every quantile of a point is it
+        elif isinstance(self._rest, AutoDelta):  # a point is all of its quantiles
             points = self._rest.median(params).items()
             values = {n: jnp.broadcast_to(v, (*q.shape, *v.shape)) for n, v in points}
         else:
@@ -268,12 +268,12 @@ class ProcessGuide(AutoGuide):
 
 
 def guide_and_params(given: Any, name: str) -> tuple[Callable, Mapping[str, Any]]:
-    """What a fit is made of.
+    """The guide and the parameters of a fit.
 
     Args:
         given: What ``gp.fit`` returned, or ``(guide, params)``, where ``params`` may be
             all that numpyro's ``SVI.run`` returns.
-        name: Of the argument, for the error.
+        name: Name of the argument, for the error.
 
     Raises:
         ValueError: It is neither.
@@ -307,9 +307,9 @@ def off_zero(shape: tuple[int, ...]) -> Callable:
     """A start of m away from zero, as a function of a key.
 
     Only the first whitened value of each output is not zero. Then u = L m is a multiple
-    of k(z, z_1), which for most kernels has one sign everywhere: where all m are
-    random, a product of two processes may become right on both sides of a point at
-    which both change sign, and never get over that.
+    of k(z, z_1), which for most kernels has one sign everywhere. With all m random, a
+    product of two processes may become right on both sides of a point at which both
+    change sign, and stay there.
     """
 
     def start(key):
@@ -321,7 +321,7 @@ def off_zero(shape: tuple[int, ...]) -> Callable:
 
 
 def require_covariance(covariance: str) -> None:
-    """Raise unless it is the name of a form of covariance."""
+    """Raise unless ``covariance`` names a form of covariance."""
     if covariance not in ("full", "diagonal"):
         raise ValueError(
             f"covariance must be 'full' or 'diagonal', and not {covariance!r}."
@@ -339,7 +339,7 @@ def gaussian(
     """N(m, S Sᵀ) for each output, starting at N(0, scale² I).
 
     Its parameters are ``name``_loc, and ``name``_scale_tril or ``name``_scale.
-    ``start`` is a function key -> start of m, where that is not 0.
+    ``start`` is a function key -> start of m, None for 0.
     """
     dtype = jnp.result_type(float)
     zero = jnp.zeros(shape, dtype)
@@ -354,7 +354,7 @@ def gaussian(
         jnp.broadcast_to(eye, (*shape, shape[-1])),
         constraints.softplus_lower_cholesky,
     )
-    # Values of ours: NumPyro would check them, and compile the checks one by one.
+    # No validation: NumPyro would compile its checks one by one.
     qv = dist.MultivariateNormal(loc, scale_tril=scale_tril, validate_args=False)
     return qv.to_event(len(shape) - 1)
 
@@ -373,7 +373,7 @@ def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
     components = qv.component_distribution
     each = dist.Normal(components.mean, jnp.sqrt(components.variance))
     weights = jnp.exp(log_pi)[:, None]
-    # The quantiles of the components are on both sides of that of the mixture.
+    # The quantile of the mixture is between those of its components.
     ends = each.icdf(q[..., None, :])
     low, high = jnp.min(ends, axis=-2), jnp.max(ends, axis=-2)
 
@@ -387,15 +387,15 @@ def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
     return (low + high) / 2
 
 
-# Standard deviation of a start, where the prior has 1: 0.005 nats of the bound.
+# Standard deviation at the start, where the prior has 1: 0.005 nats of the bound.
 _SMALL = 0.1
 
 
 def _has_several_components(trace: dict[str, dict]) -> bool:
     """Whether a likelihood may be a function of a product of components.
 
-    Where all means are zero, so is the derivative of E (Σ_q w_q f_q − y)² by each of
-    them: a saddle point, which a fit that starts there never leaves.
+    Where all means are zero, so is the derivative of E (Σ_q w_q f_q − y)² with respect
+    to each of them: a saddle point, which a fit that starts there never leaves.
     """
     found = [expected_of(site) for site in trace.values()]
     return any(not each.latent.is_single for each in found if each is not None)
@@ -407,10 +407,10 @@ def _is_absent(site: dict) -> bool:
 
 
 def _is_hidden(site: dict) -> bool:
-    """What the other guide must not see: the processes, and what is deterministic.
+    """What the other guide must not see: processes and deterministic sites.
 
-    Nor their data: NumPyro would evaluate the density and its gradient once, operation
-    by operation, to see that the start is finite; ``fit`` sees it in the bound.
+    Observed sites are hidden too: NumPyro would evaluate the density and its gradient,
+    operation by operation, to check the start; ``fit`` checks the bound instead.
     """
     is_data = expected_of(site) is not None
     return is_data or is_inducing(site) or site["type"] == "deterministic"

@@ -1,12 +1,12 @@
-"""q(v) that follows the other latent sites, by pseudo-data that stay where they are.
+"""q(v) that follows the other latent sites, by means of fixed pseudo-data.
 
-A Gaussian q(v) holds for one θ: where the lengthscale is another, v that explains the
-data is another. Pseudo-data y = H u + noise (``variational.sites``) say what the data
-say of u, whatever θ is, and with them (u = m_θ + L_θ v)
+A Gaussian q(v) holds for one θ: with another lengthscale, another v explains the data.
+Pseudo-data y = H u + noise (``variational.sites``) say what the data say about u,
+whatever θ is, and with them (u = m_θ + L_θ v)
 
     q(θ, v) = q(θ) q(v | θ),   q(v | θ) ∝ N(v; 0, I) exp(−½ ‖y − H (m_θ + L_θ v)‖²).
 
-The parameters are those of q(θ), and y and H: the sites of expectation propagation, the
+The parameters are those of q(θ), and y and H: the sites of expectation propagation, or
 dual parameters of Opper & Archambeau 2009 and Adam, Chang, Khan & Solin 2021.
 """
 
@@ -26,19 +26,19 @@ from numpyro.handlers import Messenger, block, seed, substitute
 from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
 from numpyro.infer.initialization import init_to_value
 
-from svgp_ppl.compilation import call, partition
 from svgp_ppl.guides.coupled import AutoCoupled
 from svgp_ppl.guides.processes import Shapes, guide_and_params, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.primitives import expected_of
+from svgp_ppl.runtime.compilation import call, partition
 from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
 from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
 
 __all__ = ["AutoSites", "gaussians_of", "prior_of"]
 
-# Of every site at the start, when there is no fit: weak, and no stationary point.
+# H of every site at the start, if there is no fit: weak, and not a stationary point.
 _START = 0.1
-# Draws of a guide from which its centre is known; all are equal for point estimates.
+# Draws of a guide that determine its centre; all are equal for point estimates.
 _NUM_DRAWS = 64
 
 
@@ -48,7 +48,7 @@ class AutoSites(AutoCoupled):
     q(v) of every process is Gaussian given all other latent sites θ, and moves with
     them: it is the prior times Gaussian sites, pseudo-data y = H u + N(0, I) of the
     values u at the inducing inputs, which do not depend on θ. ``rest`` is the
-    approximate posterior of θ, now with a spread that can be used.
+    approximate posterior of θ, whose spread now has a use.
 
     The sites of process ``f`` are the parameters ``auto_f_projection``, H, [P, M, M],
     and ``auto_f_data``, y, [P, M]; of a block of processes ``auto_f_g_projection``,
@@ -67,7 +67,7 @@ class AutoSites(AutoCoupled):
         prefix: Prefix of the parameter names.
 
     Raises:
-        ValueError: As in :class:`AutoCoupled`; or the start is no fit of this model.
+        ValueError: As in :class:`AutoCoupled`; or the start is not a fit of this model.
 
     Example:
         >>> guide = gp.AutoSites(model, fitted)
@@ -160,12 +160,12 @@ class AutoSites(AutoCoupled):
         return name if is_stacked else f"{self.prefix}_{name}"
 
     def _priors(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Prior]:
-        """The prior of u of every process, at values of the other latent sites."""
+        """The prior of u of every process, given values of the other latent sites."""
         of_v = {n: jnp.zeros(shape) for n, shape in self._shapes.items()}
         model = self.model
         if self._origin is not None:
             model = _StartParams(model, self._origin[1])
-        # Only the parameters are seen outside: they have values there.
+        # Only the parameters are visible outside: they have values there.
         with block(hide_fn=lambda site: site["type"] != "param"):
             sites = trace_of(
                 model, args, kwargs, key=random.key(0), values=values | of_v
@@ -213,7 +213,7 @@ class AutoSites(AutoCoupled):
 
 
 class _StartParams(Messenger):
-    """A NumPyro handler: ``param`` sites start at these values, not at those they name.
+    """A NumPyro handler: ``param`` sites start at these values instead of their own.
 
     Args:
         fn: The model.
@@ -225,7 +225,7 @@ class _StartParams(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: Any) -> None:
-        """Give a site its start, which a value from further out still replaces."""
+        """Give a site its start; a value from an outer handler still replaces it."""
         if msg["type"] == "param" and msg["name"] in self.values:
             msg["fn"] = lambda value, *_, **__: value
             msg["args"] = (self.values[msg["name"]],)
@@ -234,7 +234,7 @@ class _StartParams(Messenger):
 def gaussians_of(
     model_trace: Mapping[str, dict], guide_trace: Mapping[str, dict]
 ) -> list[tuple[Array, Array, dict[str, Prior]]]:
-    """Every q(v) that is marginalised, and is not a point, with the priors under it.
+    """Every q(v) that is marginalised and not a point, with its priors.
 
     Returns:
         Mean [B, T], covariance [B, T, T] (``variational.sites.moments``) and the priors
@@ -250,7 +250,7 @@ def gaussians_of(
             groups.setdefault(group, {})[name] = qv
     found = []
     for qvs in groups.values():
-        # Ordered as the stack; a dict would be sorted on its way through a program.
+        # In the order of the stack; a program would sort the keys of a plain dict.
         priors = OrderedDict((name, prior_of(model_trace[name])) for name in qvs)
         sizes = [len(prior.scale_tril) for prior in priors.values()]
         found.append((*moments(list(qvs.values()), sizes), priors))
@@ -336,7 +336,7 @@ def _sites_at(
     spans = [slice(stop - len(p[2]), stop) for stop, p in zip(stops, parts)]
     for span, (_, one, rows, _) in zip(spans, parts):
         for other_span, (_, other, columns, _) in zip(spans, parts):
-            if one is other:  # of one Gaussian
+            if one is other:  # parts of one Gaussian
                 covariance[span, other_span] = one[np.ix_(rows, columns)]
     priors = OrderedDict((name, of_v[name][3]) for name in shapes)
     num_groups = 1 if is_stacked else len(parts[0][3].mean)

@@ -1,6 +1,6 @@
 """Covariance functions k(x, x'): all pairs, pairs by row, and the diagonal.
 
-A kernel is a pytree of values. Sites own parameters; a kernel is made afresh from them
+A kernel is a pytree of values. Sites own parameters; a kernel is made from them anew
 wherever it is needed.
 """
 

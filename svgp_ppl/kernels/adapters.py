@@ -47,7 +47,7 @@ class FunctionKernel(Kernel):
 @register_dataclass
 @dataclass(frozen=True)
 class TinygpKernel(Kernel):
-    """A tinygp kernel as it is; its values are leaves of the pytree."""
+    """A tinygp kernel, unchanged; its values are leaves of the pytree."""
 
     kernel: Value
 

@@ -113,7 +113,7 @@ class ArcCosine(Kernel):
     def _evaluate(self, pairs: Pairs) -> Array:
         pairs = pairs.map(self._augment)
         # cos θ = 1 − r²/2 with r the distance of the unit vectors: unlike acos of the
-        # normalised inner product it keeps small angles, and θ = 0 exactly, r = 0.
+        # normalised inner product it keeps small angles, and r = 0 exactly for θ = 0.
         squares = jnp.minimum(pairs.map(_normalise).squared_distance(), 4.0)
         cosine = 1.0 - 0.5 * squares
         sine = safe_sqrt(squares * (1.0 - 0.25 * squares))

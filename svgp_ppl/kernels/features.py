@@ -6,8 +6,8 @@ A stationary kernel is the characteristic function of its frequencies (Bochner),
 
 so that waves with drawn frequencies are features of it (Rahimi & Recht 2007). Every
 kernel here is a sum of terms, ψ(x)ᵀψ(x') E[χ(x) χ*(x')]: m exact features ψ and one
-random complex feature χ. Sums put terms side by side; products multiply every two,
-frequencies then add. White noise has no features: it is independent from row to row.
+random complex feature χ. Sums put terms side by side; products multiply every two, and
+their frequencies add. White noise has no features: it is independent between rows.
 """
 
 import math
@@ -61,7 +61,7 @@ def random_features(
     """A drawn φ with E φ(x)ᵀφ(x') = k(x, x'), without white noise.
 
     Exact terms (constants, polynomials, cosines) take the features they need, random
-    ones share what is left equally; F is at most ``num_features``.
+    ones share the rest equally; F is at most ``num_features``.
 
     Args:
         kernel: The kernel.
@@ -122,7 +122,7 @@ def _block(term: Term, waves: Features, n: int) -> Features:
 
 
 def white_variance(kernel: Kernel, x: Float[Array, "N D"]) -> Array | None:
-    """Variance at each row of what is independent from row to row; None for none.
+    """Variance at each row of the part independent between rows; None for none.
 
     With d = s + w on the diagonal, smooth and white: (s₁ + w₁)(s₂ + w₂) − s₁ s₂ is the
     white part of a product.

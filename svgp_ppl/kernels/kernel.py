@@ -1,4 +1,4 @@
-"""What a kernel is, and the algebra: sums, products, constants, noise."""
+"""The kernel interface and its algebra: sums, products, constants, noise."""
 
 import abc
 import dataclasses
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 # A float, an array or a tracer; also whatever JAX puts in a leaf's place while it takes
-# pytrees apart, which is why fields are neither annotated closer nor checked when set.
+# pytrees apart, which is why fields are neither annotated more closely nor checked.
 Value = Any
 
 
@@ -62,7 +62,7 @@ def per_column(name: str, value: Value, width: int) -> Array:
 
 
 def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
-    """Values of a kernel that must be positive, those of its parts included."""
+    """Values of a kernel and its parts that must be positive."""
     values = {}
     fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
     for part in fields:
@@ -116,7 +116,7 @@ class Kernel(abc.ABC):
             y: Inputs [M, D].
 
         Raises:
-            ValueError: If an input has no rank 2, or a value does not fit the columns.
+            ValueError: If an input is not [N, D], or a value does not fit the columns.
         """
         if y is None:
             return self.over(AllPairs(_rows(x)))

@@ -1,6 +1,6 @@
 """The spectrum of every kernel: exact features, or a law of its frequencies.
 
-Registered with ``features.spectral_terms``, kernel by kernel.
+Registered with ``kernels.features.spectral_terms``, kernel by kernel.
 """
 
 import itertools
@@ -156,7 +156,7 @@ def _(kernel: Periodic, width: int) -> list[Term]:
     lengthscale = per_column("lengthscale", base.lengthscale, width)
     period = per_column("period", kernel.period, width)
     # A Matérn base sums |s_d|: of those only exp(−Σ|s_d|) is a product over columns,
-    # with a scale for each; the others are no covariance of several columns.
+    # with a scale for each; the others are not covariances of several columns.
     separate = isinstance(base, Matern)
     if separate and width > 1 and not isinstance(base, Matern12):
         raise ValueError(
@@ -190,7 +190,7 @@ def _(kernel: ArcCosine, width: int) -> list[Term]:
     """2 E max(0, wᵀa)^n max(0, wᵀa')^n with w ~ N(0, I) (Cho & Saul 2009, eq. 1)."""
 
     def draw(key, n, dtype):
-        # One weight more for the bias.
+        # One more weight for the bias.
         weights = random.normal(key, (n, width + 1), dtype)
 
         def activations(x):

@@ -1,4 +1,4 @@
-"""Kernels of the difference x − x', which lengthscales make free of units."""
+"""Kernels of the difference x − x', scaled by lengthscales."""
 
 import abc
 from dataclasses import dataclass
@@ -104,8 +104,8 @@ class Matern(Stationary):
         return self._correlation_at(linalg.safe_sqrt(squared_distance))
 
 
-# As functions of s = r², whose slopes at s = 0 would be lost in the root: they are the
-# variances of derivatives, ∂²k(x, x') / ∂x ∂x' = −2 ρ'(0) σ²/ℓ² at x = x'.
+# Written as functions of s = r², because the root would lose the slopes at s = 0: these
+# are the variances of derivatives, ∂²k(x, x') / ∂x ∂x' = −2 ρ'(0) σ²/ℓ² at x = x'.
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -190,8 +190,8 @@ class Matern52(Matern):
 class Periodic(Kernel):
     """A stationary kernel of s_d = sin(π (x_d − x'_d) / period_d) / ℓ_d.
 
-    RBF and RationalQuadratic take r² = Σ_d s_d², as MacKay (1998), equation 47; the
-    Matérn kernels take r = Σ_d ``|s_d|``. Both as in GPflow: no factor 2 at the sine.
+    RBF and RationalQuadratic take r² = Σ_d s_d², as in MacKay (1998), equation 47; the
+    Matérn kernels take r = Σ_d ``|s_d|``. Both as in GPflow: no factor 2 of the sine.
     For several columns Matern32 and Matern52 are then not positive definite: multiply
     one periodic kernel per column instead.
 

@@ -1,8 +1,8 @@
 """Likelihood objects: callables f -> distribution, with the closed forms they allow.
 
 Any callable f -> NumPyro distribution is a likelihood; these add E log p(y|f), and
-log E p(y|f), in closed form where mathematics has one. Two of them, with additive noise
-and softmax with ``bound="gumbel"``, put a lower bound in place of E log p(y|f).
+log E p(y|f), in closed form where one exists. Two of them, with additive noise and
+softmax with ``bound="gumbel"``, replace E log p(y|f) by a lower bound.
 """
 
 from svgp_ppl.likelihoods.binary import AdditiveNoiseBernoulli, Bernoulli

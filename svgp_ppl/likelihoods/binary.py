@@ -63,7 +63,7 @@ def _(likelihood: Bernoulli, y, marginal: Marginal):
 
 @is_log_concave.register
 def _(likelihood: Bernoulli):
-    # Of either label, by both links.
+    # For either label and both links.
     return True
 
 
@@ -92,8 +92,8 @@ def _(likelihood: Bernoulli, marginal: Marginal):
 class AdditiveNoiseBernoulli:
     """y = 1 where f + ε > 0, ε ~ N(0, a), and flipped with probability δ.
 
-    Liu et al. (2019). With g = f + ε the label has P(y|g) = 1 − δ where its side is
-    that of g, and δ otherwise. g is integrated out in two places, and differently:
+    Liu et al. (2019). With g = f + ε the label has P(y|g) = 1 − δ where it is on the
+    side of g, and δ otherwise. g is integrated out differently in two places:
 
     - *Expectation.* The bound is that of the model with g as part of the latent, so
       the noise is averaged outside the logarithm (equation 8),
@@ -102,9 +102,9 @@ class AdditiveNoiseBernoulli:
           z = ±m / √(a + v),   q(g) = N(m, a + v).
 
       It is at most E_{q(f)} log p(y|f) (Jensen), and equal to it for a = 0. When v is
-      known exactly, as under a sampler, it is this augmented bound still, and not
+      known exactly, as under a sampler, it is still this augmented bound, and not
       log p(y|f). ``observe(method=Trapezoid())`` gives the larger expectation, with
-      the noise inside the logarithm: for a > 0 only, a step has no useful derivative.
+      the noise inside the logarithm: for a > 0 only, as a step has no useful gradient.
     - *Prediction*, draws and ``__call__`` are exact (equation 9):
       P(y = 1 | f) = δ + (1 − 2δ) Φ(f/√a), E P(y = 1 | f) = δ + (1 − 2δ) Φ(m/√(a + v)).
 
@@ -118,7 +118,7 @@ class AdditiveNoiseBernoulli:
         flip: δ, strictly between 0 and 1: a number, a site or a param, or [N].
 
     Raises:
-        ValueError: One of them is outside its range.
+        ValueError: One of these is outside its range.
 
     Example:
         >>> likelihood = gp.likelihoods.AdditiveNoiseBernoulli("probit", flip=1e-3)
@@ -153,7 +153,7 @@ def _log_mixture(z: Array, flip: Value) -> Array:
 
 
 def _signed_ratio(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal) -> Array:
-    """±m / √(a + v), the sign that of the label."""
+    """±m / √(a + v), with the sign of the label."""
     sd = floored_sqrt(noise_variance(likelihood.noise) + marginal.variance)
     return jnp.where(y == 1, 1.0, -1.0) * marginal.mean / sd
 
@@ -167,8 +167,8 @@ def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
 
 @nearest_singularity.register
 def _(likelihood: AdditiveNoiseBernoulli, y):
-    # Of log(δ + (1 − 2δ) Φ(z)) with the noise inside, z = ±f/√a: the logarithm of a
-    # tail, −z²/2, meets the floor log δ at z = Φ⁻¹(δ), with a change of slope of |z|.
+    # log(δ + (1 − 2δ) Φ(z)) with the noise inside, z = ±f/√a: the logarithm of a tail,
+    # −z²/2, meets the floor log δ at z = Φ⁻¹(δ), where the slope changes by |z|.
     z, sd = ndtri(jnp.asarray(likelihood.flip)), noise_variance(likelihood.noise) ** 0.5
     place = jnp.where(y == 1, z, -z)
     return sd * place, sd * 2.0 / jnp.maximum(jnp.abs(z), 1.0)

@@ -55,7 +55,7 @@ class AdditiveNoiseCategorical:
         flip: δ, strictly between 0 and 1: a number, a site or a param, or [N].
 
     Raises:
-        ValueError: One of them is outside its range.
+        ValueError: One of these is outside its range.
 
     Example:
         >>> likelihood = gp.likelihoods.AdditiveNoiseCategorical(3, "step", flip=1e-3)
@@ -145,7 +145,7 @@ def _(likelihood: AdditiveNoiseCategorical, marginal: Marginal):
 
 
 def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    """Mean and variance of the number of the class; for classes that are an order."""
+    """Mean and variance of the number of the class; for ordered classes."""
     labels = jnp.arange(likelihood.num_classes, dtype=marginal.mean.dtype)
     support = dist.constraints.integer_interval(0, likelihood.num_classes - 1)
     probs: Any = predictive_probabilities(likelihood, support, marginal)
@@ -159,18 +159,18 @@ def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
 class Softmax:
     """P(y = c | f) = exp(f_c) / Σ_c' exp(f_c').
 
-    ``bound="gumbel"`` replaces the expectation by a lower bound of it in closed form
-    (Liu et al. 2019, equation 25). The Gumbel noise that turns an argmax into a softmax
-    is kept as a variable with the best q(ε) = Gumbel(log θ, 1) that does not look at f;
-    with θ at its optimum this is Jensen's inequality,
+    ``bound="gumbel"`` replaces the expectation by a closed-form lower bound (Liu et al.
+    2019, equation 25). The Gumbel noise that turns an argmax into a softmax is kept as
+    a variable with the best q(ε) = Gumbel(log θ, 1) that does not depend on f; with θ
+    at its optimum this is Jensen's inequality,
 
         E log p(y|f) = −E log( 1 + Σ_{c ≠ y} exp(f_c − f_y) ) >= −log(1 + P),
         P = Σ_{c ≠ y} E exp(f_c − f_y) = Σ_{c ≠ y} exp( m_c − m_y + Var(f_c − f_y)/2 ).
 
     Var(f_c − f_y) is v_c + v_y for independent components, less twice their covariance
-    otherwise. It is equal for a latent that is known exactly. It is evaluated in log
-    space and cannot overflow, but falls by half a nat for every unit of that variance,
-    where the expectation falls with its square root; see the documentation of
+    otherwise. The bound is exact for a latent that is known exactly. It is evaluated in
+    log space and cannot overflow, but falls by half a nat for every unit of that
+    variance, where the expectation falls with its square root; see the documentation of
     likelihoods for the consequences. Predictions are those of the softmax either way.
 
     Attributes:
@@ -179,7 +179,7 @@ class Softmax:
             ``"gumbel"``. Static.
 
     Raises:
-        ValueError: One of them is outside its range.
+        ValueError: One of these is outside its range.
 
     Example:
         >>> gp.likelihoods.Softmax(3, bound="gumbel")(jnp.zeros((5, 3))).batch_shape

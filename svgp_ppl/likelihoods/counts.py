@@ -24,7 +24,7 @@ from svgp_ppl.marginals import Marginal
 
 __all__ = ["Poisson", "rate_of"]
 
-# For the logarithm of Lambert's function: rounding from anywhere above the root.
+# For the logarithm of Lambert's function: enough from anywhere above the root.
 _NEWTON_STEPS = 6
 
 
@@ -53,9 +53,9 @@ class Poisson:
 
 
 def rate_of(log_rate: Array) -> Array:
-    """exp(log_rate), of which √max, 1e19 in float32, stands for all above it.
+    """exp(log_rate), at most √max, 1e19 in float32.
 
-    A log probability is then as low as −√max, and finite.
+    The lowest log probability is then −√max, which is finite.
     """
     highest = 0.5 * jnp.log(jnp.finfo(jnp.result_type(log_rate, float)).max)
     return jnp.exp(jnp.minimum(log_rate, highest))
@@ -90,7 +90,7 @@ def _(likelihood: Poisson):
 
 @nearest_singularity.register
 def _(likelihood: Poisson, y):
-    # log p has none, but exp(−exposure · e^f) is a step: it stops to fall where
+    # log p has none, but exp(−exposure · e^f) is a step: it stops falling where
     # exposure · e^f is negative, at f = −log(exposure) ± i π/2.
     return -jnp.log(likelihood.exposure), 0.5 * jnp.pi
 
@@ -106,7 +106,7 @@ def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
 
     f = m + v (y − r) with r = exposure · e^f, or w + log w = a for w = v r and
     a = log(v · exposure) + m + v y (Lambert's function of e^a), by Newton's method for
-    log w: convex, and begun above the root. A climb from m would take one step for
+    log w: convex, and started above the root. A climb from m would take one step for
     every unit of f.
     """
     y = jnp.asarray(y, marginal.mean.dtype)
@@ -116,8 +116,8 @@ def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
     for _ in range(_NEWTON_STEPS):
         w = jnp.exp(log_w)
         log_w = log_w - (log_w + w - a) / (1.0 + w)
-    # v (y − r) and f − m are one number; the first is rounded as v r = w is, the second
-    # as f and m are.
+    # v (y − r) and f − m are equal; the first has the rounding of v r = w, the second
+    # that of f and m.
     w, f = jnp.exp(log_w), log_w - jnp.log(v) - jnp.log(likelihood.exposure)
     is_far = w > jnp.abs(f) + jnp.abs(marginal.mean)
     return jnp.where(is_far, f - marginal.mean, v * y - w) / jnp.sqrt(v)

@@ -1,4 +1,4 @@
-"""Likelihoods on the real line: Gaussian, of changing scale, and heavy-tailed."""
+"""Likelihoods on the real line: Gaussian, with varying scale, and heavy-tailed."""
 
 from dataclasses import dataclass
 
@@ -26,9 +26,9 @@ __all__ = [
     "mean_log_one_plus_square",
 ]
 
-# Nodes in c t of ``mean_log_one_plus_square``: from where the square of the first is
-# below the accuracy, to where what is left at 1e10, of (1 + 2vt)^−½, is. A node costs
-# what one of Gauss–Hermite does; 32 of them would miss 1e-4 nats at df = 30, by three.
+# Nodes in c t of ``mean_log_one_plus_square``: from where the square of the first node
+# to where the rest of (1 + 2vt)^−½ at 1e10 is below the accuracy. A node costs as much
+# as one of Gauss–Hermite, of which 32 would miss 1e-4 nats at df = 30 threefold.
 _STEP = 0.75
 _TAU = 3e-3 * np.exp(_STEP * np.arange(40))
 
@@ -186,7 +186,7 @@ def mean_log_one_plus_square(mean: Array, variance: Array) -> Array:
     """
     nodes = _TAU.reshape(-1, *(1,) * mean.ndim)
     square = jnp.square(mean)
-    variance = jnp.where(variance < 0.0, 0.0, variance)  # by rounding
+    variance = jnp.where(variance < 0.0, 0.0, variance)  # negative by rounding
     t = jnp.asarray(nodes, mean.dtype) / (1.0 + square + variance)
     root = jax.lax.rsqrt(1.0 + 2.0 * variance * t)
     held = root * jnp.exp(-t * (1.0 + square * jnp.square(root)))

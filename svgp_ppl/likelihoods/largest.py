@@ -37,9 +37,8 @@ def probability_of_largest(
 
         E_{g_y ~ N(m_y, a + v_y)} Π_{c ≠ y} Φ( (g_y − m_c) / √(a + v_c) ),
 
-    one integral by the trapezoidal rule. When components are correlated that is not the
-    probability; the orthant probability of the C − 1 differences is then taken, see
-    ``_orthant``.
+    one integral by the trapezoidal rule. Correlated components need the orthant
+    probability of the C − 1 differences instead, see ``_orthant``.
 
     Args:
         y: The class of each datum, 0 to C − 1.
@@ -120,8 +119,8 @@ def _sharpest_step(place: Array, width: Array, is_other: Array):
     """The sharpest step that the integrand sees: which, where and how wide.
 
     To the left of any step the integrand vanishes, so only steps that reach to the
-    right of every other's foot matter. Those that are wider are resolved by nodes whose
-    distance grows in proportion to that from the sharpest.
+    right of every other's foot matter. Wider ones are resolved by nodes whose spacing
+    grows in proportion to their distance from the sharpest.
 
     Returns:
         Which component it is, [.., N, C] (none where none is sharper than the normal

@@ -11,8 +11,8 @@ and for f ~ N(m, v) the inner mean is that of the negative part of g ~ N(m, t²)
 
     E min(g, 0) = m Φ(−m/t) − t φ(m/t),   t² = v + τ².
 
-The kink is integrated in closed form. What is left is an average over τ whose nodes and
-weights depend on nothing (Monahan & Stefanski 1992 have it for E σ(f)), and whose
+The kink is integrated in closed form. What remains is an average over τ with nodes and
+weights that depend on nothing (Monahan & Stefanski 1992 have it for E σ(f)), and whose
 integrand only becomes smoother as v grows.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["mean_log_sigmoid", "mean_sigmoid"]
 # error over all m at v = 0: 3e-13 (16 nodes: 4e-11, 24 nodes: 2e-14).
 _NUM_NODES = 20
 _ENDS = (0.2213, 3.518)  # of K
-# Above it the sum for large K, below it the other, has converged to rounding.
+# The sum for large K converges to rounding above this value, the other one below it.
 _MIDDLE = 0.8
 _NUM_TERMS = 12
 

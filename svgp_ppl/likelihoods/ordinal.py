@@ -45,7 +45,7 @@ class Ordinal:
         cutpoints: C − 1 increasing numbers, [C − 1].
 
     Raises:
-        ValueError: They are not.
+        ValueError: The cutpoints are not finite and increasing.
 
     Example:
         >>> import numpyro
@@ -170,7 +170,7 @@ def _(likelihood: Ordinal):
 
 @nearest_singularity.register
 def _(likelihood: Ordinal, y):
-    # Of σ at both ends of the class, c ± i π: between them.
+    # The singularities of σ at both ends of the class, c ± i π: between them.
     cutpoints = jnp.asarray(likelihood.cutpoints)
     y, last = jnp.asarray(y, int), cutpoints.shape[0] - 1
     ends = cutpoints[jnp.clip(y, 0, last)], cutpoints[jnp.clip(y - 1, 0, last)]

@@ -1,4 +1,4 @@
-"""Likelihoods of counts that vary more than Poisson's: negative binomial, extra zeros.
+"""Likelihoods of overdispersed counts: negative binomial, extra zeros.
 
     NB:   log p = y log σ(u) + c log σ(−u) + log Γ(y + c) − log Γ(c) − log y!,
           u = f + log(exposure / c)
@@ -42,8 +42,8 @@ class NegativeBinomial:
     limit of a large concentration.
 
     Attributes:
-        concentration: c > 0, a number or [N]; small for much overdispersion. Make it a
-            site.
+        concentration: c > 0, a number or [N]; small for strong overdispersion. Make it
+            a site.
         exposure: Size of what is counted over, > 0, a number or [N].
 
     Raises:
@@ -128,8 +128,8 @@ class ZeroInflatedPoisson:
     gate changes with x as well, see the recipe with two processes in the cookbook.
 
     Attributes:
-        gate: Probability of a zero that is not Poisson's, strictly between 0 and 1, a
-            number or [N]. Make it a site.
+        gate: Probability of an extra zero, strictly between 0 and 1, a number or [N].
+            Make it a site.
         exposure: Size of what is counted over, > 0, a number or [N].
 
     Raises:
@@ -154,7 +154,7 @@ class ZeroInflatedPoisson:
 
 
 class _GatedPoisson(dist.Distribution):
-    """Zero with probability ``gate``, otherwise what ``base`` gives."""
+    """Zero with probability ``gate``, otherwise a draw of ``base``."""
 
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields = ("base", "gate")

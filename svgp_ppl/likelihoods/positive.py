@@ -59,7 +59,7 @@ class Gamma:
 class Exponential:
     """y ~ Exponential with mean exp(f), y > 0: ``Gamma(1.0)``.
 
-    Times that may be censored take ``Weibull(1.0, censored)``, the same distribution.
+    For times that may be censored use ``Weibull(1.0, censored)``, which is the same.
 
     Example:
         >>> gp.likelihoods.Exponential()(jnp.zeros(2)).mean
@@ -72,7 +72,7 @@ class Exponential:
 
 
 class _LogGamma(dist.Gamma):
-    """By the logarithm of its mean, finite where exp over- or underflows."""
+    """Gamma by the logarithm of its mean, finite where exp over- or underflows."""
 
     pytree_data_fields = ("log_mean",)
 
@@ -98,7 +98,7 @@ def _expectation(c: Any, y, marginal: Marginal) -> Array:
 
 
 def _bend(c: Any, y) -> tuple[Any, Any]:
-    # exp(−c y e^{−f}) is a step: it stops to fall where c y e^{−f} is negative.
+    # exp(−c y e^{−f}) is a step: it stops falling where c y e^{−f} is negative.
     return jnp.log(c * jnp.asarray(y, float)), 0.5 * jnp.pi
 
 

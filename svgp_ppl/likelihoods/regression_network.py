@@ -58,11 +58,11 @@ class GPRN:
         gp.stack([nodes(x), weights(x)])
 
     with ``num_outputs=Q`` for the nodes and ``num_outputs=P * Q`` for the weights. The
-    expectation is closed, for correlated components too. The log predictive density
-    integrates W in closed form where the components are independent (y is Gaussian
-    given f, and its P entries are independent), and is then an integral over the nodes
-    alone. The sign of a node and of its column of W can be changed together: a Gaussian
-    q(v) settles on one of these, chains may not.
+    expectation has a closed form, for correlated components too. The log predictive
+    density integrates W in closed form where the components are independent (y is
+    Gaussian given f, and its P entries are independent), which leaves an integral over
+    the nodes alone. The signs of a node and of its column of W can be flipped together:
+    a Gaussian q(v) settles on one choice, chains may not.
 
     Attributes:
         num_outputs: P. Static.
@@ -95,7 +95,7 @@ class GPRN:
         return dist.Normal(mean, self.scale).to_event(1)
 
     def split(self, components: Array) -> tuple[Array, Array]:
-        """The last axis taken apart: nodes [.., Q] and weights [.., P, Q]."""
+        """The last axis split into nodes [.., Q] and weights [.., P, Q]."""
         nodes = components[..., : self.num_nodes]
         weights = components[..., self.num_nodes :]
         shape = (*weights.shape[:-1], self.num_outputs, self.num_nodes)
@@ -115,7 +115,7 @@ class GPRN:
 
 
 class _Parts(NamedTuple):
-    """Moments of h = (f, W), taken apart."""
+    """Moments of h = (f, W), by part."""
 
     nodes: Array  # m_f [.., N, Q]
     weights: Array  # m_p [.., N, P, Q]
@@ -246,9 +246,9 @@ class _Normal(NamedTuple):
     noise: Array
 
     def log_prob(self, y) -> Array:
-        """Cholesky's factorisation and the solution with its factor, row by row.
+        """Cholesky factorisation and triangular solve, row by row.
 
-        Written out for scalars, which compiles in a fraction of the time.
+        Written out in scalars, which compiles in a fraction of the time.
         """
         rows: list[list[Array]] = []
         solved: list[Array] = []
@@ -261,7 +261,7 @@ class _Normal(NamedTuple):
                     rest = rest - left * right
                 if r < p:
                     row.append(rest / rows[r][r])
-                else:  # the variance given those before, rounding of a large one aside
+                else:  # the variance given the previous ones, negative only by rounding
                     rest = jnp.maximum(rest, 0.0) + self.noise[p]
                     row.append(jnp.sqrt(rest))
             z = y[..., p] - self.mean[..., p]

@@ -1,4 +1,4 @@
-"""Likelihoods with mean total · σ(f): successes of so many trials, and shares."""
+"""Likelihoods with mean total · σ(f): successes in a number of trials, and shares."""
 
 from dataclasses import dataclass
 
@@ -26,13 +26,13 @@ __all__ = ["Beta", "Binomial"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Binomial:
-    """y ~ Binomial(total_count, σ(f)): successes of so many trials.
+    """y ~ Binomial(total_count, σ(f)): successes in a number of trials.
 
     Attributes:
         total_count: Number of trials, whole and > 0, a number or [N].
 
     Raises:
-        ValueError: It is not.
+        ValueError: ``total_count`` is not whole and positive.
 
     Example:
         >>> gp.likelihoods.Binomial(10)(jnp.zeros(2)).mean
@@ -55,7 +55,7 @@ class Binomial:
 
 
 class _Successes(dist.BinomialLogits):
-    """Binomial, whose values are counts and no classes."""
+    """Binomial, whose values are counts and not classes."""
 
     @property
     def support(self):
@@ -139,7 +139,7 @@ class Beta:
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Beta with mean σ(f)."""
-        # Far out σ underflows; log p is then that of the smallest number.
+        # Far out σ underflows; log p then uses the smallest number.
         tiny = jnp.finfo(f.dtype).tiny
         p, rest = jnp.maximum(jax.nn.sigmoid(f), tiny), jax.nn.sigmoid(-f)
         return _Share(

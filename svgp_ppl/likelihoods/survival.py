@@ -1,7 +1,7 @@
-"""Likelihoods of values of which some are only known to lie beyond what was seen.
+"""Likelihoods of values, some of which are only known to lie beyond a limit.
 
-A censored datum has the probability of all that it may be: P(value > y) for a time that
-had not ended at y. Draws and moments are those of the value itself.
+A censored datum has the probability of all values that it may have: P(value > y) for a
+time that had not ended at y. Draws and moments are those of the value itself.
 """
 
 from dataclasses import dataclass
@@ -37,17 +37,17 @@ __all__ = ["CensoredGaussian", "Weibull"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CensoredGaussian:
-    """y ~ N(f, scale²), of which some are only known to be above (or below) a value.
+    """y ~ N(f, scale²), some values only known to be above (or below) y.
 
     The Tobit model (Tobin 1958); with y = log t, survival with log-normal times.
 
     Attributes:
         scale: Standard deviation of the noise, a number or [N].
         censored: 1 (or True) where the value is above y, −1 where it is below, 0 where
-            it is y; a number or [N]. Predictions at other inputs take 0.
+            it is y; a number or [N]. Use 0 for predictions at other inputs.
 
     Raises:
-        ValueError: The scale is not positive, or ``censored`` something else.
+        ValueError: The scale is not positive, or ``censored`` has other values.
 
     Example:
         >>> likelihood = gp.likelihoods.CensoredGaussian(1.0, np.array([0, 1]))
@@ -80,17 +80,17 @@ class Weibull:
     """y ~ Weibull with scale exp(f), some of them censored: log y = f + error.
 
     P(value > y) = exp(−(y e^{−f})^k): an accelerated failure time model, in which f is
-    the logarithm of the time scale, and for which the hazards are proportional too.
+    the logarithm of the time scale; it also has proportional hazards.
     Expectations have a closed form, censored or not.
 
     Attributes:
         concentration: k > 0, the shape, a number or [N]; below 1 the hazard falls with
             time, 1 is the exponential distribution. Make it a site.
-        censored: True (or 1) where the value is above y, a truth value or [N].
-            Predictions at other inputs take False.
+        censored: True (or 1) where the value is above y, a boolean or [N].
+            Use False for predictions at other inputs.
 
     Raises:
-        ValueError: The concentration is not positive, or ``censored`` something else.
+        ValueError: The concentration is not positive, or ``censored`` has other values.
 
     Example:
         >>> likelihood = gp.likelihoods.Weibull(1.0, np.array([True]))
@@ -152,7 +152,7 @@ class _Censored(dist.Distribution):
 
 
 def _require_codes(censored, codes: tuple, name: str) -> None:
-    """Raise unless a concrete mark of censored data has only these values."""
+    """Raise unless concrete censoring codes are among ``codes``."""
     if not is_concrete(censored):
         return
     array = np.asarray(censored)
@@ -229,7 +229,7 @@ def _(likelihood: Weibull):
 
 @nearest_singularity.register
 def _(likelihood: Weibull, y):
-    # exp(−(y e^{−f})^k) is a step: it stops to fall where the power is negative.
+    # exp(−(y e^{−f})^k) is a step: it stops falling where the power is negative.
     return jnp.log(jnp.asarray(y, float)), 0.5 * jnp.pi / likelihood.concentration
 
 

@@ -26,9 +26,9 @@ __all__ = ["BoxCox", "TanhSum", "Warped"]
 # Nodes of the moments of y. Exact to 1e-10 for the exponential, t = log, of a Gaussian
 # of standard deviation 2.
 _NUM_NODES = 40
-# Newton steps, or bisections where one would not do. Every two of them halve what is
-# left of the bracket, which is twice the sum of the heights wide: 1e-9 of it at worst,
-# and in practice rounding, because the last steps are Newton's.
+# Newton steps, or bisections where Newton fails. Every two of them halve the bracket,
+# which starts at twice the sum of the heights: to 1e-9 of that at worst, in practice to
+# rounding, because the last steps are Newton's.
 _NUM_STEPS = 60
 
 
@@ -41,8 +41,8 @@ class Warped:
     The map acts on each datum by itself and is invertible. It is one of this module
     (:class:`TanhSum`, :class:`BoxCox`), or of NumPyro (the logarithm is
     ``ExpTransform().inv``), or an object with their methods: ``t(y)``, ``t.inv(g)``,
-    ``t.log_abs_det_jacobian(y, g)``, and ``t.domain``, the support of y. What it holds
-    may be sites and params. Expectation and log predictive density are closed forms;
+    ``t.log_abs_det_jacobian(y, g)``, and ``t.domain``, the support of y. Its values
+    may be sites and params. Expectation and log predictive density have closed forms;
     the moments of y are integrals of t⁻¹ by 40 Gauss–Hermite nodes.
 
     Attributes:
@@ -50,7 +50,7 @@ class Warped:
         scale: Standard deviation of the noise after the map, a number or [N].
 
     Raises:
-        ValueError: ``transform`` misses one of these.
+        ValueError: ``transform`` lacks one of these.
 
     Example:
         >>> from numpyro.distributions.transforms import ExpTransform
@@ -82,7 +82,7 @@ class Warped:
         """Quantiles of y, t⁻¹(m + √(v + scale²) Φ⁻¹(level)), [levels, N].
 
         For a Gaussian q(v), with the moments of f that ``predict`` gives. For a
-        mixture or for draws take ``jnp.quantile`` of ``Prediction.sample``.
+        mixture or for draws use ``jnp.quantile`` of ``Prediction.sample``.
 
         Args:
             levels: Probabilities in (0, 1), [levels].
@@ -97,7 +97,7 @@ class Warped:
         """
         sd = jnp.sqrt(latent_variance + jnp.square(self.scale))
         level = jnp.asarray(levels, sd.dtype)[:, None]
-        # A map that falls takes the level p to 1 − p.
+        # A decreasing map takes the level p to 1 − p.
         ends = self.transform.inv(latent_mean + sd), self.transform.inv(latent_mean)
         e = jnp.where(ends[0] >= ends[1], ndtri(level), ndtri(1.0 - level))
         return self.transform.inv(latent_mean + sd * e)
@@ -153,7 +153,7 @@ def _(likelihood: Warped, y, marginal: Marginal):
 
 @closed_form_cdf.register
 def _(likelihood: Warped, y, marginal: Marginal):
-    # Φ((t(y) − m)/√(v + s²)), or the other tail of a map that falls.
+    # Φ((t(y) − m)/√(v + s²)), or the other tail for a decreasing map.
     scale = jnp.sqrt(marginal.variance + jnp.square(likelihood.scale))
     z = (likelihood.transform(y) - marginal.mean) / scale
     ends = likelihood.transform.inv(marginal.mean + scale)
@@ -178,9 +178,9 @@ def _(likelihood: Warped, marginal: Marginal):
 class TanhSum:
     """t(y) = y + Σ_i a_i tanh( b_i (y + c_i) ), with a_i, b_i >= 0.
 
-    The map of Snelson, Rasmussen & Ghahramani (2003): as many smooth steps, at −c_i, of
-    height 2 a_i and steepness b_i. Its inverse is found by Newton's method kept inside
-    a bracket, and differentiated by the implicit function theorem.
+    The map of Snelson, Rasmussen & Ghahramani (2003): smooth steps at −c_i, of height
+    2 a_i and steepness b_i. Its inverse is found by Newton's method kept inside a
+    bracket, and differentiated by the implicit function theorem.
 
     Attributes:
         height: a, [I].
@@ -278,9 +278,9 @@ def _(primals, tangents):
 class BoxCox:
     """t(y) = (y^λ − 1)/λ for y > 0, and log y for λ = 0 (Box & Cox 1964).
 
-    For λ ≠ 0 its values end at −1/λ, and the Gaussian of f + noise is cut off there: a
-    value beyond it stands for y = 0 (λ > 0) or y = ∞ (λ < 0), and p(y|f) integrates to
-    one less the mass beyond. Keep λ and the data such that this mass is small.
+    For λ ≠ 0 its range ends at −1/λ, which cuts off the Gaussian of f + noise: a value
+    beyond it means y = 0 (λ > 0) or y = ∞ (λ < 0), and p(y|f) integrates to one less
+    the mass beyond. Choose λ so that this mass is small for your data.
 
     Attributes:
         power: λ, a number, a site or a param.

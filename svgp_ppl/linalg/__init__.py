@@ -16,10 +16,18 @@ from svgp_ppl.linalg.factors import (
     solve_lower,
     solve_lower_transposed,
 )
-from svgp_ppl.linalg.projection import gaussian_moments, whiten
+from svgp_ppl.linalg.projection import (
+    PosteriorCache,
+    cached_moments,
+    gaussian_moments,
+    posterior_cache,
+    whiten,
+)
 
 __all__ = [
     "CholeskyFactor",
+    "PosteriorCache",
+    "cached_moments",
     "cholesky",
     "column_sums",
     "default_jitter",
@@ -28,6 +36,7 @@ __all__ = [
     "gaussian_moments",
     "inner_product",
     "matmul",
+    "posterior_cache",
     "safe_sqrt",
     "single_threaded_lapack",
     "small_cholesky",

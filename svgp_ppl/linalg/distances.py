@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from svgp_ppl.linalg.factors import matmul
 from svgp_ppl.linalg.platforms import by_platform
-from svgp_ppl.sharding import in_blocks
+from svgp_ppl.rows.sharding import in_blocks
 
 __all__ = ["inner_product", "squared_distance"]
 
@@ -37,12 +37,12 @@ def squared_distance(
     matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the origin to the mean of ``y``.
     Its terms cancel: the error is relative to the spread of the inputs and not to the
     distance. Where a lengthscale is far below the spread of a column in which values
-    repeat, float32 then takes equal points for different ones. Derivatives are products
-    in the same way from five columns on.
+    repeat, float32 then treats equal points as different. From five columns on,
+    derivatives are products too.
 
     Args:
         x: Inputs.
-        y: Inputs; of the two, those with more rows.
+        y: Inputs; of the two, the one with more rows.
         lengthscale: ℓ, one number or one for each column.
     """
     return _scaled(x, y, jnp.asarray(lengthscale, x.dtype))
@@ -104,7 +104,7 @@ def _moved_by_columns(x, y, dx, dy, dl) -> Array:
 
 
 def _moved_by_products(x, y, dx, dy, dl) -> Array:
-    # What does not move y is one product [N, K] by [K, M], hence one backwards too:
+    # The part that does not move y is one product [N, K] by [K, M], also backwards:
     #   xᵀdx − yᵀdx − Σ_d (x_d² − 2 x_d y_d + y_d²) dℓ_d/ℓ_d.
     by_y, alone = jnp.zeros_like(x), jnp.zeros_like(x[:, 0])
     left, right = [], [y]

@@ -1,4 +1,4 @@
-"""The one Cholesky, the one jitter, triangular solves, square roots that are safe."""
+"""The one Cholesky, the one jitter, triangular solves, safe square roots."""
 
 import math
 import threading
@@ -35,8 +35,8 @@ __all__ = [
 def matmul(a: Array, b: Array) -> Array:
     """a @ b in full precision.
 
-    Accelerators multiply float32 matrices in reduced precision unless told otherwise,
-    which a covariance matrix does not survive; on a CPU this changes nothing.
+    By default accelerators multiply float32 matrices in reduced precision, which a
+    covariance matrix does not survive; on a CPU this changes nothing.
     """
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
@@ -69,22 +69,21 @@ def cholesky(
 
 def _with_jitter(gram: Array, jitter: float | Array | None) -> Array:
     if jitter is None:
-        # Not a constant to derivatives: a sampler whose gradient is not that of the log
-        # density loses energy however short its steps are.
+        # Not a constant to derivatives: a sampler with a gradient that is not that of
+        # the log density loses energy however short its steps are.
         jitter = default_jitter(gram.dtype) * jnp.mean(jnp.diagonal(gram))
     return gram + jitter * jnp.eye(len(gram), dtype=gram.dtype)
 
 
 class CholeskyFactor(NamedTuple):
-    """L and L⁻¹, and what derivatives by L go through.
+    """L and L⁻¹, and the means to differentiate with respect to L.
 
     Attributes:
         tril: L, lower triangular.
-        inverse: L⁻¹. For a product that need not be accurate to the last digits, or
-            that is refined: see ``linalg.projection``.
+        inverse: L⁻¹. For products that need not be accurate to the last digits, or
+            that are refined: see ``linalg.projection``.
         change: Zero; its tangent is L⁻¹ dL. Since d(L⁻¹ b) = L⁻¹ db − (L⁻¹ dL) L⁻¹ b,
-            a rule for a derivative can be written in it without factors of L that
-            cancel.
+            derivative rules can be written in it without factors of L that cancel.
     """
 
     tril: Float[Array, "M M"]
@@ -97,18 +96,18 @@ def factorised(
 ) -> CholeskyFactor:
     """L with L Lᵀ = gram + jitter I, and L⁻¹; the jitter as in :func:`cholesky`.
 
-    Derivatives in both modes are matrix products, and call LAPACK no more.
+    Derivatives in both modes are matrix products, and make no further LAPACK calls.
     """
     return CholeskyFactor(*lapack.factor_and_inverse(_with_jitter(gram, jitter)))
 
 
 @contextmanager
 def single_threaded_lapack() -> Iterator[None]:
-    """One thread for LAPACK, for as long as the context lasts, in all threads.
+    """One thread for LAPACK while the context lasts, in all threads.
 
     On a CPU, JAX's Cholesky and triangular solves run in an OpenBLAS whose threads
-    compete with XLA's own; one thread there is faster. ``fit`` and ``sample`` do so for
-    their own duration.
+    compete with XLA's own; one thread there is faster. ``fit`` and ``sample`` use it
+    while they run.
 
     Example:
         >>> with gp.linalg.single_threaded_lapack():
@@ -122,7 +121,7 @@ def single_threaded_lapack() -> Iterator[None]:
 
 
 class _OneThread:
-    """A setting of the process: who comes first makes it, who leaves last undoes it."""
+    """A setting of the process: the first user makes it, the last one undoes it."""
 
     def __init__(self):
         self._lock, self._users = threading.Lock(), 0
@@ -195,12 +194,12 @@ def _(axis_size, is_batched, a):
     return column_sums(a), True
 
 
-# The program grows with their number.
+# The program grows with the number of matrices.
 _MOST_UNROLLED = 32
 
 
 def safe_sqrt(x: Array) -> Array:
-    """√x with the clamp at zero, and derivative zero (not infinite) there.
+    """√x clamped at zero, with derivative zero (not infinite) there.
 
     The one place where a variance that rounding made negative is clamped.
     """
@@ -211,7 +210,7 @@ def safe_sqrt(x: Array) -> Array:
 def floored_sqrt(x: Array) -> Array:
     """√x, at least 3e-10 (1e-77 in float64), to divide by: Φ(m / √v) at v = 0.
 
-    The ratio is then a step in m and finite, and its derivative by v is zero.
+    The ratio is then a finite step in m, with derivative zero with respect to v.
     """
     return jnp.sqrt(jnp.maximum(x, jnp.finfo(x.dtype).tiny ** 0.5))
 

@@ -2,15 +2,14 @@
 
 On a CPU, jaxlib 0.10 hands a *batched* LAPACK call to the thread pool of XLA in pieces
 and waits for them in a thread of that same pool. As many such calls at once as the pool
-has threads, two on a machine of two cores, wait for each other for ever. They meet
-easily: two processes in a model whose chains are vectorised, or ``lax.map`` with a
-``batch_size`` and a remainder. jaxlib 0.11.2 no longer does this; Python 3.11 ends at
-0.10 (docs/decisions/0009).
+has threads, two on a machine of two cores, deadlock. This happens easily: with two
+processes in a model whose chains are vectorised, or with a ``batch_size`` and a
+remainder in ``lax.map``. jaxlib 0.11.2 no longer does this; Python 3.11 ends at 0.10
+(docs/decisions/0009).
 
-Here every call has one matrix: under ``vmap`` the matrices follow one another in a
-loop (what that costs is in the record).
-Accelerators keep the batched call; which it is, is decided when a program is lowered
-for a platform, so that one process may have programs for both.
+Here every call has one matrix: under ``vmap`` the matrices follow one another in a loop
+(the record gives its cost). Accelerators keep the batched call; the choice is made when
+a program is lowered for a platform, so that one process may have programs for both.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ __all__ = ["factor", "factor_and_inverse", "lower_half", "solve"]
 
 
 def _one_at_a_time(function: Callable) -> Callable:
-    """``function`` of arrays, which is batched by a loop on a CPU."""
+    """``function`` of arrays, batched by a loop on a CPU."""
     mapped = custom_vmap(function)
 
     @mapped.def_vmap

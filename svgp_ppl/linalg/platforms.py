@@ -10,16 +10,16 @@ __all__ = ["by_platform", "platforms"]
 
 
 def platforms() -> set[str]:
-    """Those that this process can run programs on."""
+    """The platforms on which this process can run programs."""
     return set(backends())
 
 
 def by_platform(cpu: Callable, elsewhere: Callable, *arrays: Any) -> Any:
     """``cpu(*arrays)`` on a CPU, ``elsewhere(*arrays)`` on accelerators.
 
-    Which it is, is decided when a program is lowered, so that one process may have
-    programs for both. Where there is nothing but a CPU it is decided at once: to trace
-    both ways takes up to half of the time until a first result.
+    The choice is made when a program is lowered, so that one process may have programs
+    for both. If there is only a CPU it is made at once: tracing both ways takes up to
+    half of the time until a first result.
     """
     if platforms() == {"cpu"}:
         return cpu(*arrays)

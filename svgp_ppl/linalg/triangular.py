@@ -1,13 +1,13 @@
 """L⁻¹ b where L⁻¹ is at hand: products, as accurate as triangular solves.
 
-In float64 the product with L⁻¹, whose error is far below the jitter. In float32 it
-would lose digits that a triangular solve keeps. There forward substitution goes by
+In float64 this is the product with L⁻¹, whose error is far below the jitter. In float32
+that would lose digits that a triangular solve keeps. There forward substitution goes by
 blocks of rows i, with X the inverse of the block L_ii, which is a block of L⁻¹:
 
     r = b_i − Σ_{j<i} L_ij x_j,    x_i = X r + X (r − L_ii X r),
 
-the last term one step of iterative refinement (Higham 2002, Accuracy and Stability of
-Numerical Algorithms, chapter 12); likewise backwards for L⁻ᵀ b.
+where the last term is a step of iterative refinement (Higham 2002, Accuracy and
+Stability of Numerical Algorithms, chapter 12); likewise backwards for L⁻ᵀ b.
 """
 
 import jax
@@ -24,7 +24,7 @@ _MOST_ROWS = 64
 def solve_by_inverse(
     tril: Float[Array, "M M"], inverse: Float[Array, "M M"], b: Float[Array, "M N"]
 ) -> Float[Array, "M N"]:
-    """L⁻¹ b by products; linear in b, and differentiable by L any number of times."""
+    """L⁻¹ b by products; linear in b, and differentiable in L any number of times."""
     is_double = b.dtype == jnp.float64
 
     def solve(_, b):

@@ -12,8 +12,8 @@ Its integral over v is the bound of Titsias (2009, eq. 9),
 
 and v given θ is N(P⁻¹ Φᵀ W (y − b), P⁻¹), from which it is drawn afterwards (Lalchand,
 Bruinsma, Burt & Rasmussen 2022). Outputs of processes that no datum sees together are
-independent given θ: P is block diagonal, and each group of outputs has a factorisation
-of its own.
+independent given θ: P is block diagonal, and each group of outputs has its own
+factorisation.
 """
 
 import math
@@ -29,11 +29,11 @@ from jaxtyping import Array, Float
 from numpyro.handlers import Messenger
 
 from svgp_ppl.expectations import ClosedForm
-from svgp_ppl.expected import Expected, expected_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.marginals import Output
+from svgp_ppl.observations import Expected, expected_of
 from svgp_ppl.variational import unstack
 
 __all__ = ["collapsed", "is_collapsible", "recovered"]
@@ -124,7 +124,7 @@ def recovered(model: Callable, key) -> Callable:
 
 
 class _Integrated(dist.Distribution):
-    """Stands for a v that is integrated out: it has no moments of its own."""
+    """A v that is integrated out: it has no moments of its own."""
 
     arg_constraints: ClassVar[dict] = {}
 
@@ -151,7 +151,7 @@ class _Data(NamedTuple):
 
 
 class _collect(Messenger):
-    """A NumPyro handler: takes the processes and the data away from those outside."""
+    """A NumPyro handler: hides the processes and the data from handlers outside."""
 
     def __init__(self):
         self.shapes: dict[str, tuple] = {}
@@ -159,7 +159,7 @@ class _collect(Messenger):
         super().__init__()
 
     def process_message(self, msg: Any) -> None:
-        """Keep a process or the data of one, and let nobody else see it."""
+        """Keep a process or its data, and hide it from the others."""
         if msg["type"] != "sample":
             return
         expected = expected_of(msg)
@@ -185,7 +185,7 @@ class _collect(Messenger):
         """v of every process given θ and the data."""
         size = sum(map(math.prod, self.shapes.values()))
         noise = unstack(random.normal(key, (size,)), self.shapes)
-        # Outputs that no datum sees stay as they are, draws of the prior.
+        # Outputs that no datum sees keep their draws from the prior.
         drawn = {(n, p): jnp.atleast_2d(noise[n])[p] for n, p in self._outputs()}
         for conditional in self._conditionals():
             drawn |= conditional.draw(drawn)

@@ -11,7 +11,6 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import substitute
 
-from svgp_ppl.compilation import call
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
@@ -20,6 +19,7 @@ from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
+from svgp_ppl.runtime.compilation import call
 from svgp_ppl.variational.sites import Sites, sites_of
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "reparam_sites",
 ]
 
-# Draws of the guide from which its centre is known; all are equal for point estimates.
+# Draws of the guide that determine its centre; all are equal for point estimates.
 _NUM_DRAWS = 64
 
 
@@ -45,7 +45,7 @@ class Coordinates(NamedTuple):
 
     Attributes:
         loc: θ by site, unconstrained, at the fit or where the log density is highest
-            near it; empty where θ are moved as they are.
+            near it; empty if the sampler moves θ itself.
         scale_tril: Factor of the inverse curvature of the log density there.
     """
 
@@ -97,12 +97,12 @@ class Start(NamedTuple):
     positions: Mapping[str, Any]
 
 
-# The coordinate of all that is not a process with sites.
+# The coordinate of everything except processes with sites.
 OTHERS = "(others)"
 
 
 def plain_coordinates() -> Coordinates:
-    """Unconstrained values as they are."""
+    """Unconstrained values, unchanged."""
     return Coordinates({}, np.zeros((0, 0)))
 
 
@@ -140,8 +140,8 @@ def joint_start(
     Args:
         key: Random key.
         joint: The Gaussian.
-        values: Unconstrained values of each chain, [chains, ...]; of v new ones are
-            drawn, from q(v | θ).
+        values: Unconstrained values of each chain, [chains, ...]; v is drawn anew,
+            from q(v | θ).
         target: The log density.
     """
     key_sites, key_start = random.split(key)
@@ -167,14 +167,14 @@ def _start_in(
     coordinates = plain_coordinates() if found is None else Coordinates(*found)
     positions = coordinates.from_values(starts)
 
-    def put(leaf):  # data on several devices stay there
+    def put(leaf):  # data on several devices remain there
         return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
 
     return jax.tree.map(put, Start(coordinates, data, positions))
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draws of the shapes of some arrays."""
+    """Standard normal draws in the shapes of some arrays."""
 
     def draw(key, like):
         keys = random.split(key, max(1, len(like)))
@@ -189,10 +189,10 @@ def reparam_sites(
 ) -> Callable:
     """The model with its processes in the coordinates of a fit, for NumPyro's samplers.
 
-    In the place of the site ``f`` the site ``f_base`` is sampled, ξ in
-    v = m(θ) + C⁻ᵀ ξ, and ``f`` becomes deterministic, so that the draws are those of
-    the model and go to ``gp.predict``. The ``param`` sites are frozen at the fit. As
-    ``NeuTraReparam`` of NumPyro, which learns a map that does not follow θ.
+    Instead of the site ``f`` the site ``f_base`` is sampled, ξ in v = m(θ) + C⁻ᵀ ξ, and
+    ``f`` becomes deterministic, so that the draws are those of the model and
+    ``gp.predict`` takes them. The ``param`` sites are frozen at the fit. Compare
+    NumPyro's ``NeuTraReparam``, which learns a map that does not follow θ.
 
     Args:
         model: NumPyro model.
@@ -204,8 +204,8 @@ def reparam_sites(
         A model of the same arguments.
 
     Raises:
-        ValueError: No process has a q(v) that is marginalised; or what ``gp.sample``
-            refuses.
+        ValueError: No process has a q(v) that is marginalised; or ``gp.sample`` refuses
+            the model.
 
     Example:
         >>> from numpyro.infer import MCMC, NUTS
@@ -230,7 +230,7 @@ def _fitted_sites(
     target: Target,
     centre: Mapping[str, Any],
 ) -> dict[str, Sites]:
-    """The sites of every process whose q(v) is marginalised, and is not a point.
+    """The sites of every process whose q(v) is marginalised and not a point.
 
     Args:
         key: Random key.
@@ -280,7 +280,7 @@ def _joint_sites(
 
 
 def _finite_sites(found: list) -> dict[str, Sites]:
-    """The sites of every group of processes whose Gaussian is one."""
+    """The sites of every group of processes that has a finite Gaussian."""
     sites: dict[str, Sites] = {}
     for loc, covariance, priors in found:
         arrays = jax.tree.leaves((loc, covariance, priors))

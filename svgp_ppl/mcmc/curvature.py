@@ -1,8 +1,8 @@
 """Where the posterior of θ is highest near a fit, and its curvature there.
 
-A fit that was stopped early leaves θ̂ on a slope. The curvature there is not that of the
-region in which the chains will be, and need not be positive: Newton steps go on from
-there.
+A fit that was stopped early leaves θ̂ on a slope. The curvature there is not that of
+the region in which the chains will be, and need not be positive: Newton steps continue
+from there.
 """
 
 from collections.abc import Callable
@@ -12,30 +12,30 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from svgp_ppl.compilation import call
 from svgp_ppl.mcmc.target import Data, Target
+from svgp_ppl.runtime.compilation import call
 
 __all__ = ["Curved", "curved"]
 
-# A look takes two gradients a dimension, up to so many dimensions.
+# An evaluation takes two gradients per dimension, up to so many dimensions.
 _MOST_DIMENSIONS = 100
-# Step of the first differences on the unconstrained scale (logarithms, mostly); those
-# of later looks are half a standard deviation.
+# Step of the first differences on the unconstrained scale (logarithms, mostly); later
+# ones are half a standard deviation.
 _STEP = 0.03
 # The sd of an unconstrained value is taken to be in this range.
 _LEAST_SD, _MOST_SD = 1e-3, 3.0
-# In standard deviations: a place so close to the highest one is as good, and a step
-# longer than that leaves the region in which its quadratic form holds.
+# In standard deviations: a place this close to the highest one is as good, and a longer
+# step than _LONGEST leaves the region in which its quadratic form holds.
 _CLOSE, _LONGEST = 1.0, 2.0
-# With more θ than that the maximum, which random effects share with their scale, is not
-# near where θ is: its density is higher by half a nat a dimension.
+# With more θ than that, the maximum, which random effects share with their scale, is
+# far from the bulk of θ: its density is higher by half a nat per dimension.
 _MOST_TO_CLIMB = 30
-# Looks before the search is given up: where the density has no maximum it has no end.
+# Evaluations before the search is given up: it has no end if there is no maximum.
 _MOST_LOOKS = 20
 
 
 class Curved(NamedTuple):
-    """A normal approximation of θ, which are unconstrained values in one row.
+    """A normal approximation of θ, the unconstrained values in one row.
 
     Attributes:
         loc: θ by site, where the curvature was taken.
@@ -47,14 +47,14 @@ class Curved(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is seen of the log density at a place."""
+    """The log density, its gradient and its curvature at a place."""
 
     value: float
     gradient: np.ndarray
     curvature: np.ndarray
 
     def is_finite(self) -> bool:
-        """Whether all of it is."""
+        """Whether all of these are finite."""
         return all(np.all(np.isfinite(part)) for part in self)
 
     def scale_tril(self) -> np.ndarray:
@@ -65,9 +65,9 @@ class _Look(NamedTuple):
 
 
 def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None:
-    """θ̂, or the maximum near it where θ̂ is more than one sd away; scaled there.
+    """θ̂, or the maximum near it if θ̂ is more than one sd away; scaled there.
 
-    Of many θ, as random effects are, it is θ̂.
+    With many θ, such as random effects, it is θ̂.
 
     At ξ = 0, log p(ξ = 0, θ | y) = log p(θ | y) + log p(ξ = 0 | θ, y), and the second
     term is nearly the same for all θ: maximum and curvature are those of the posterior
@@ -80,7 +80,7 @@ def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None
         middle: ξ = 0 of every process with sites.
 
     Returns:
-        None where there are no θ or too many, or the density is not finite.
+        None if there are no θ or too many, or the density is not finite.
     """
     size = sum(np.size(x) for x in loc.values())
     if not 0 < size <= _MOST_DIMENSIONS:
@@ -102,7 +102,7 @@ def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None
 
 
 def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
-    """The maximum, and what is seen there; the start, if there is none nearby."""
+    """The maximum, and the evaluation there; the start, if there is none nearby."""
     place, seen, length = start, first, _LONGEST
     for _ in range(_MOST_LOOKS):
         tril = seen.scale_tril()
@@ -110,7 +110,7 @@ def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
         step = tril.T @ seen.gradient
         far = np.max(np.abs(step))
         if far <= _CLOSE:
-            # Its differences were as long as the sd of the place before.
+            # The last differences were as long as the sd of the previous place.
             last = first if place is start else look(place, sd / 2)
             return (place, last) if last.is_finite() else (start, first)
         ahead = place + tril @ step * min(1.0, length / far)
@@ -123,7 +123,7 @@ def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
 
 
 def _looks(target: Target, data: Data, loc: dict, middle: dict) -> Callable:
-    """(place − θ̂, steps of the differences) → what is seen there."""
+    """(place − θ̂, steps of the differences) → the evaluation there."""
 
     def slopes(offsets, loc, middle, data):
         flat, unravel = ravel_pytree(loc)

@@ -10,14 +10,14 @@ import numpy as np
 from jax import random
 from jax.scipy.special import logsumexp
 
-from svgp_ppl.batches import in_batches
-from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics import Axes, to_arviz
 from svgp_ppl.handlers import trace_of
-from svgp_ppl.mcmc.chains import Chains
+from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.observed import known_part, known_terms, log_probability
+from svgp_ppl.observations.observed import known_part, known_terms, log_probability
+from svgp_ppl.rows import in_batches
+from svgp_ppl.runtime.compilation import call
 
 __all__ = ["as_arviz"]
 
@@ -34,17 +34,17 @@ def as_arviz(
     axes: Axes,
     attrs: dict[str, Any],
 ) -> Any:
-    """The ArviZ object of a run; after an interrupted warm-up one without draws.
+    """The ArviZ object of a run; without draws after an interrupted warm-up.
 
     Args:
-        key: Random key, of a v that was integrated out.
-        chains: What came of the run.
+        key: Random key, for a v that was integrated out.
+        chains: Result of the run.
         target: The log density.
         start: Where the chains started, with the coordinates of their positions.
         sampler: Name and settings of the sampler.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
         axes: Names and labels of the axes of its variables.
-        attrs: Attributes of the posterior beside those known here.
+        attrs: Attributes of the posterior besides those known here.
     """
     groups: dict[str, Any]
     if chains.stats:
@@ -83,7 +83,7 @@ def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
     def of_draw(drawn, data):
         (position, chain, number), (key, coordinates, data) = drawn, data
         values = coordinates.to_values(position)
-        # It does not depend on how many draws there are.
+        # The key does not depend on how many draws there are.
         key = random.fold_in(random.fold_in(key, chain), number)
         return target.constrain(values, data, key)
 

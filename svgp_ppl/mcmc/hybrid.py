@@ -9,9 +9,9 @@ from jax import random
 from svgp_ppl.checks import require_arguments, require_key
 from svgp_ppl.fitting.fit import Fit, fit
 from svgp_ppl.guides import AutoGaussian
-from svgp_ppl.mcmc.chain_method import ChainMethod
+from svgp_ppl.mcmc.chains.chain_method import ChainMethod
 from svgp_ppl.mcmc.sample import sample
-from svgp_ppl.mcmc.sampler import Sampler
+from svgp_ppl.mcmc.samplers.sampler import Sampler
 from svgp_ppl.prediction.predict import Prediction, predict
 
 __all__ = ["Hybrid", "fit_and_sample"]
@@ -58,32 +58,32 @@ def fit_and_sample(
     progress: bool = True,
     **kwargs,
 ) -> Hybrid:
-    """Fit the q(v), then everything, freeze z, and sample what is left.
+    """Fit the q(v), then everything, freeze z, and sample the rest.
 
-    The steps of Hensman, Matthews, Filippone & Ghahramani (2015, section 4), with z
-    where the model has it at first (``gp.inducing.kmeans``):
+    The steps of Hensman, Matthews, Filippone & Ghahramani (2015, section 4), with the
+    initial z of the model (``gp.inducing.kmeans``):
 
         fit(model, guide, ..., variational_first=a fifth of the steps)
         sample(model, ..., init=the fit, sampler=sampler)
 
     Args:
         key: Random key.
-        model: NumPyro model; ``param`` sites, z above all, are fitted and then frozen.
+        model: NumPyro model; ``param`` sites, above all z, are fitted and then frozen.
         *args: Arguments of the model, data included.
         guide: ``AutoGaussian(model)`` if None.
         fit_options: Arguments of ``gp.fit`` beyond those here, such as ``optimizer``,
             ``num_steps`` or ``variational_first``.
         sampler: ``svgp_ppl.mcmc.NUTS()`` if None.
         num_chains: Number of chains.
-        num_warmup: Steps of adaptation a chain.
-        num_samples: Draws kept a chain.
+        num_warmup: Steps of adaptation per chain.
+        num_samples: Draws kept per chain.
         chain_method: As for ``gp.sample``.
         log_likelihood: Whether to add the log likelihood of every draw, for LOO.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
         checkpoint: Start of the names of two files, ``<checkpoint>.fit`` and
-            ``<checkpoint>.chains``, about every half minute. If they are there, the
-            same call goes on from them.
+            ``<checkpoint>.chains``, written about every half minute. If they exist, the
+            same call continues from them.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -91,7 +91,7 @@ def fit_and_sample(
         The fit and the draws; ``.predict(x_new)`` predicts from the draws.
 
     Raises:
-        ValueError: What ``gp.fit`` or ``gp.sample`` refuse.
+        ValueError: ``gp.fit`` or ``gp.sample`` refuse an argument.
         NonFiniteBoundError: The bound is NaN or infinite.
         FloatingPointError: The log density is not finite where the chains start.
 
@@ -135,7 +135,7 @@ def fit_and_sample(
 
 
 def _fitted(key, model, guide, args: tuple, kwargs: dict, options: dict) -> Fit:
-    """The fit, or what is left of it when its file is there."""
+    """The fit, or the rest of it if its file exists."""
     file, num_steps = options.get("checkpoint"), options["num_steps"]
     if file is None or not os.path.exists(file):
         return fit(key, model, guide, *args, **options, **kwargs)

@@ -1,14 +1,14 @@
-"""Importance sampling from a fit: a posterior without a chain, where it will do.
+"""Importance sampling from a fit: a posterior without a chain, where that suffices.
 
 In the coordinates of a fit (``mcmc.coordinates``) the joint posterior of θ and v is
-nearly standard normal. Proposals are multivariate t, with tails somewhat wider,
+nearly standard normal. Proposals are multivariate t, with slightly wider tails,
 
     w_s = p(y, v_s, θ_s) |∂(v, θ)/∂(ξ, η)| / (t(ξ_s; 0, I) t(η_s; 0, I)),
 
 and the largest weights are smoothed (Vehtari, Simpson, Gelman, Yao & Gabry 2024). A
-first round moves η: to the mean and the covariance of its weighted draws, where there
-are enough of them (Cappé, Guillin, Marin & Robert 2004). k̂, the shape of the tail of
-the weights, says how far the result can be trusted.
+first round moves η: to the mean and the covariance of its weighted draws, if there are
+enough of them (Cappé, Guillin, Marin & Robert 2004). k̂, the shape of the tail of the
+weights, says how far the result can be trusted.
 """
 
 import time
@@ -21,27 +21,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from svgp_ppl.batches import in_batches
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.compilation import Program, call, find
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.blackjax_parts import systematic
-from svgp_ppl.mcmc.chains import Chains
+from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start
 from svgp_ppl.mcmc.draws import as_arviz
+from svgp_ppl.mcmc.samplers.blackjax_parts import systematic
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.rows import in_batches
+from svgp_ppl.runtime.compilation import Program, call, find
 
 __all__ = ["importance_sample"]
 
-# Degrees of freedom of a proposal. So many cost a few percent of the effective draws
-# whatever the dimension, and keep the weights from a heavy tail.
+# Degrees of freedom of a proposal. This many cost a few percent of the effective draws
+# whatever the dimension, and keep the weights from having a heavy tail.
 _DEGREES_A_DIMENSION = 4
 # Proposals that are evaluated at a time.
 _BATCH = 64
-# Effective proposals a dimension of η, below which their moments are not used.
+# Effective proposals per dimension of η, below which their moments are not used.
 _LEAST_EFFECTIVE = 10
 
 
@@ -61,24 +61,25 @@ def importance_sample(
 ):
     """Draws of v and the hyperparameters by importance sampling from a fit.
 
-    Seconds in place of a chain, and the same object as from ``gp.sample``, for models
-    with up to a hundred hyperparameters whose posterior is not far from Gaussian in the
-    coordinates of the fit. The Pareto k̂ of the weights tells (Vehtari et al. 2024):
-    above min(1 − 1/log₁₀ S, 0.7) there is a warning, and ``gp.sample(init=fit)`` is the
-    way. Hyperparameters are proposed around the fit, at the curvature of the log
-    density there, and v given them from the q(v) that follows them; with Gaussian
-    likelihoods v is integrated out and drawn exactly.
+    Takes seconds where a chain takes longer, and returns the same object as
+    ``gp.sample``, for models with up to a hundred hyperparameters whose posterior is
+    not far from Gaussian in the coordinates of the fit. The Pareto k̂ of the weights
+    shows this (Vehtari et al. 2024): above min(1 − 1/log₁₀ S, 0.7) there is a warning;
+    then use ``gp.sample(init=fit)``. Hyperparameters are proposed around the fit, at
+    the curvature of the log density there, and v given them from the q(v) that follows
+    them; with Gaussian likelihoods v is integrated out and drawn exactly.
 
     Args:
         key: Random key.
         model: NumPyro model, without a subsampled plate.
         *args: Arguments of the model, data included.
         init: A :class:`Fit` or ``(guide, params)`` with a Gaussian q(v), or a mixture.
-        num_chains: Parts into which the draws are dealt; they are independent.
+        num_chains: Number of parts into which the draws are dealt; they are
+            independent.
         num_samples: Draws kept in each, by systematic resampling with the weights. A
-            proposal with a large weight is there several times.
+            proposal with a large weight occurs several times.
         num_proposals: Number S of proposals in each of two rounds, of which the second
-            counts; as many as draws are kept if None.
+            counts; by default as many as draws are kept.
         num_noise_draws: As for ``gp.sample``.
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
         coords: As for ``gp.sample``.
@@ -86,9 +87,9 @@ def importance_sample(
         **kwargs: Keyword arguments of the model.
 
     Returns:
-        An ArviZ object as from ``gp.sample``. The attributes of its posterior have
+        An ArviZ object as from ``gp.sample``. The attributes of its posterior include
         ``pareto_k`` and ``effective_sample_size``, (Σ w)² / Σ w² of the smoothed
-        weights: that many independent draws the result is worth.
+        weights: the number of independent draws that the result is worth.
 
     Raises:
         ValueError: The model cannot be sampled, or ``init`` has a process without a
@@ -181,7 +182,7 @@ def _weighted(program: Program, key, start: Start) -> tuple[dict, np.ndarray]:
     if not np.any(log_weights > -np.inf):
         raise FloatingPointError(
             f"the log density is not finite at any of {len(log_weights)} proposals "
-            "around the fit: look at gp.diagnostics.report(fit, ...)."
+            "around the fit: see gp.diagnostics.report(fit, ...)."
         )
     return positions, log_weights.astype(np.float64)
 
@@ -231,7 +232,7 @@ def _resampled(key, log_weights: np.ndarray, number: int) -> np.ndarray:
 
 
 def _trust(log_weights: np.ndarray) -> dict[str, float]:
-    """k̂ and the effective number of draws; a warning where k̂ is too large."""
+    """k̂ and the effective number of draws; warns if k̂ is too large."""
     shape, limit = pareto_shape(log_weights), good_shape(len(log_weights))
     weights = _normalised(smoothed(log_weights))
     effective = float(1 / np.sum(weights**2))

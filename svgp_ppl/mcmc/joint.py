@@ -1,6 +1,6 @@
 """One Gaussian over all unconstrained latent values, θ and v, and q(v | θ) at its mean.
 
-NumPyro's ``AutoMultivariateNormal`` and its like have such a q, and Pathfinder finds
+NumPyro's ``AutoMultivariateNormal`` and the like have such a q, and Pathfinder finds
 one. At θ̂ the conditional of v,
 
     q(v | θ̂) = N(m_v, S_vv − S_vθ S_θθ⁻¹ S_θv),
@@ -27,7 +27,7 @@ class Joint(NamedTuple):
     """N(mean, covariance) over unconstrained values.
 
     Attributes:
-        mean: By site.
+        mean: Mean by site.
         covariance: [D, D], in the order of the sorted names of the sites.
     """
 
@@ -55,7 +55,7 @@ class Joint(NamedTuple):
 
 
 def joint_of(guide: Callable, params: Mapping[str, Any]) -> Joint | None:
-    """The Gaussian of a NumPyro guide over all latent values; None where it has none.
+    """The Gaussian of a NumPyro guide over all latent values; None if it has none.
 
     Args:
         guide: A guide that has seen the model.

@@ -1,4 +1,4 @@
-"""Hyperparameters by Monte Carlo expectation maximisation, beside a chain of the rest.
+"""Hyperparameters by Monte Carlo EM, alongside a chain of the other latent sites.
 
 The evidence of the hyperparameters θ (``param`` sites) has the gradient
 
@@ -9,7 +9,7 @@ draws v^(1), …, v^(m) of a sampler, and makes many steps on θ between two set
 The moving window of Havasi, Hernández-Lobato & Murillo-Fuentes (2018, "Moving Window
 MCEM") makes one: the window holds the last m draws, and each round adds a draw of the
 chain and then takes one step along ∇_θ log p(y, v' | θ) at a random draw v' of it. Old
-draws are of older θ; θ moves little while one of them is in the window.
+draws belong to older θ; θ moves little while one of them is in the window.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from jax import random
 from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.compilation import call, look
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.handlers import subsampled, trace_of
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.sampler import CHAINS
-from svgp_ppl.mcmc.stochastic import SGHMC
+from svgp_ppl.mcmc.samplers.sampler import CHAINS
+from svgp_ppl.mcmc.samplers.stochastic import SGHMC
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime.compilation import call, look
 
 __all__ = ["moving_window_em"]
 
@@ -55,10 +55,10 @@ def moving_window_em(
     Where ``gp.fit`` maximises a bound, this climbs the evidence itself, estimated by
     stochastic-gradient Hamiltonian Monte Carlo (Havasi, Hernández-Lobato &
     Murillo-Fuentes 2018). The latent sites v of the model, whitened values and all
-    others, are what is sampled; a plate with ``subsample_size`` gives both steps a
-    minibatch of its own, one without gives them all data. The result is the mean of the
-    second half of the iterates, biased as the chains are by their step size: compare
-    with half of it. It says nothing about the posterior of v: sample that with
+    others, are sampled; a plate with ``subsample_size`` gives both steps their own
+    minibatch, one without gives them all data. The result is the mean of the second
+    half of the iterates, biased as the chains are by their step size: compare with half
+    the step size. It says nothing about the posterior of v: sample that with
     ``gp.sample``, at these values.
 
     Args:
@@ -72,7 +72,7 @@ def moving_window_em(
             gradient for one θ only.
         optimizer: An optax transformation for θ, in unconstrained values;
             ``optax.adam(0.01)`` if None.
-        num_chains: Chains side by side, over which the gradient of θ is averaged.
+        num_chains: Number of chains over which the gradient of θ is averaged.
         num_steps: Steps of θ.
         window_size: Draws of each chain among which one is chosen for a step.
         **kwargs: Keyword arguments of the model.
@@ -82,8 +82,8 @@ def moving_window_em(
         ``gp.sample(..., init=(guide, params))`` and ``gp.predict`` take them.
 
     Raises:
-        ValueError: The model has no ``param`` site, or nothing to sample; an argument
-            is not what it should be.
+        ValueError: The model has no ``param`` site, or nothing to sample; or an
+            argument is invalid.
         FloatingPointError: The chains ran away, or started where the log density is not
             finite.
 
@@ -159,34 +159,28 @@ def _rounds(
 ):
     """The mean of the later iterates, and the share of draws that ran away."""
 
-    def chains(function: Callable, key, *states):
-        keys = random.split(key, num_chains)
-        return jax.vmap(function, axis_name=CHAINS)(keys, *states)
-
     def one(carry, of_round):
         key, number, entry = of_round
         warmup, window, hyper, state, total = carry
         key_chain, key_pick, key_rows = random.split(key, 3)
         density = density_at(hyper)
         # A draw of every chain at this θ ...
-        warmup, info = chains(
+        warmup, info = _of_chains(
             lambda key, warmup: sampler.warmup_step(key, warmup, density, entry),
-            key_chain,
+            random.split(key_chain, num_chains),
             warmup,
         )
+        place = number % window_size
         window = jax.tree.map(
-            lambda held, new: held.at[number % window_size].set(new),
-            window,
-            warmup.state.position,
+            lambda held, new: held.at[place].set(new), window, warmup.state.position
         )
         # ... and a step on θ at a random one of the window.
-        held = jnp.minimum(number + 1, window_size)
-        pick = random.randint(key_pick, (), 0, held)
+        pick = random.randint(key_pick, (), 0, jnp.minimum(number + 1, window_size))
         drawn = jax.tree.map(lambda leaf: leaf[pick], window)
 
         def loss(hyper):
-            density = density_at(hyper)
-            return -jnp.mean(chains(lambda k, at: density(at, k), key_rows, drawn))
+            density, keys = density_at(hyper), random.split(key_rows, num_chains)
+            return -jnp.mean(_of_chains(lambda k, at: density(at, k), keys, drawn))
 
         updates, state = optimizer.update(jax.grad(loss)(hyper), state, hyper)
         hyper: Any = optax.apply_updates(hyper, updates)
@@ -195,24 +189,28 @@ def _rounds(
         return (warmup, window, hyper, state, total), jnp.mean(info.diverging)
 
     key_start, key_rounds = random.split(key)
-    warmup = chains(
+    warmup = _of_chains(
         lambda key, position: sampler.init(key, position, density_at(hyper)),
-        key_start,
+        random.split(key_start, num_chains),
         positions,
     )
     window = jax.tree.map(
         lambda leaf: jnp.zeros((window_size, *leaf.shape), leaf.dtype), positions
     )
-    zeros = jax.tree.map(jnp.zeros_like, hyper)
-    start = (warmup, window, hyper, optimizer.init(hyper), zeros)
+    total = jax.tree.map(jnp.zeros_like, hyper)
+    start = (warmup, window, hyper, optimizer.init(hyper), total)
     each = (
         random.split(key_rounds, num_steps),
         jnp.arange(num_steps),
         sampler.schedule(num_steps),
     )
     (*_, total), diverging = jax.lax.scan(one, start, each)
-    mean = jax.tree.map(lambda t: t / (num_steps - num_steps // 2), total)
-    return mean, jnp.mean(diverging)
+    num_late = num_steps - num_steps // 2
+    return jax.tree.map(lambda t: t / num_late, total), jnp.mean(diverging)
+
+
+def _of_chains(function: Callable, keys, *states):
+    return jax.vmap(function, axis_name=CHAINS)(keys, *states)
 
 
 def _facts(model_trace: dict[str, dict]) -> tuple[dict[str, Any], bool]:
@@ -238,7 +236,7 @@ def _checked(sampler: Any) -> SGHMC:
 
 def _require_finite(found: dict, diverging: float) -> None:
     bad = [name for name, value in found.items() if not np.all(np.isfinite(value))]
-    # A step that is not finite is taken back, so that a chain may run away quietly.
+    # A step that is not finite is undone, so a chain may run away unnoticed.
     if bad or diverging > 0.5:
         raise FloatingPointError(
             f"{100 * diverging:.0f} % of the draws ran away"

@@ -2,7 +2,7 @@
 
 Pathfinder (Zhang, Carpenter, Gelman & Vehtari 2022): at each point x_l of a path of
 L-BFGS, its estimate Σ_l of the inverse Hessian gives N(x_l + Σ_l ∇log p(x_l), Σ_l); the
-one with the highest ELBO stands for the path. Draws of several paths are weighted with
+one with the highest ELBO represents the path. Draws of several paths are weighted with
 p/q, the largest weights smoothed, and the chains start at draws kept with these
 weights.
 """
@@ -19,10 +19,10 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.compilation import call
 from svgp_ppl.diagnostics.pareto import smoothed
 from svgp_ppl.mcmc.joint import Joint
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime.compilation import call
 
 __all__ = ["Pathfinder"]
 
@@ -31,20 +31,20 @@ __all__ = ["Pathfinder"]
 class Pathfinder:
     """Starts of chains by Pathfinder (Zhang et al. 2022), where there is no fit.
 
-    As ``init=`` of ``gp.sample``. Each path climbs the log density of all latent
-    values, from a random start; ``param`` sites stay at their initial values. Chains
-    start at different draws of the Gaussians that were found, and move in the
-    coordinates of the best of them.
+    For ``init=`` of ``gp.sample``. Each path climbs the log density of all latent
+    values, from a random start; ``param`` sites keep their initial values. Chains start
+    at different draws of the Gaussians that were found, and move in the coordinates of
+    the best of them.
 
     Args:
         num_paths: Number of paths, each from its own start.
         num_draws: Draws of each Gaussian along a path, for its ELBO, and of each path
             for the starts.
-        max_steps: Steps of L-BFGS at most.
+        max_steps: Maximum number of steps of L-BFGS.
         history: Pairs of steps and gradients from which L-BFGS estimates the Hessian.
 
     Raises:
-        ValueError: A setting is no positive integer.
+        ValueError: A setting is not a positive integer.
 
     Example:
         >>> start = gp.mcmc.Pathfinder(num_paths=2, num_draws=20)
@@ -73,7 +73,7 @@ class Pathfinder:
         Args:
             key: Random key.
             target: The log density.
-            num_starts: Number of draws; they are different ones.
+            num_starts: Number of draws, which are all different.
 
         Returns:
             The Gaussian over the unconstrained latent values, and the draws by site,
@@ -105,7 +105,7 @@ class Pathfinder:
         return Joint(jax.device_get(unravel(mean[best])), covariance[best]), of_chains
 
     def _paths_of(self, logdensity_fn: Callable) -> Callable:
-        """(keys, starts [K, ...], data) -> what is known of each path."""
+        """(keys, starts [K, ...], data) -> the results of each path."""
         density_of = _one_at_a_time(logdensity_fn)
 
         def run(keys, starts, data):
@@ -152,9 +152,9 @@ def _drawn(key, mean, covariance, number: int) -> tuple[Any, Any]:
 
 
 def _one_at_a_time(logdensity_fn: Callable) -> Callable:
-    """The log density, which ``vmap`` evaluates one position after the other.
+    """The log density, which ``vmap`` evaluates one position after another.
 
-    BlackJAX evaluates all draws along a path at once, some thousand times the memory.
+    BlackJAX evaluates all draws along a path at once: some thousand times the memory.
     """
 
     @jax.custom_vjp
@@ -172,7 +172,7 @@ def _one_at_a_time(logdensity_fn: Callable) -> Callable:
 
 
 def _kept(key, log_weights: np.ndarray, number: int) -> np.ndarray:
-    """Different draws, with the smoothed weights (by the largest of Gumbel's noise)."""
+    """Different draws, with the smoothed weights (by the largest of Gumbel noise)."""
     log_weights = np.where(np.isneginf(log_weights), -np.inf, smoothed(log_weights))
     noise = np.asarray(random.gumbel(key, log_weights.shape))
     return np.argsort(-(log_weights + noise))[:number]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 from jax import random
@@ -14,9 +14,9 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.chain_method import ChainMethod, chain_method_of
-from svgp_ppl.mcmc.chains import Chains, NonFiniteStartError, run_chains
-from svgp_ppl.mcmc.checkpoints import RunFile
+from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
+from svgp_ppl.mcmc.chains.checkpoints import RunFile
+from svgp_ppl.mcmc.chains.run import Chains, NonFiniteStartError, run_chains
 from svgp_ppl.mcmc.coordinates import (
     Start,
     fitted_start,
@@ -24,9 +24,9 @@ from svgp_ppl.mcmc.coordinates import (
     plain_coordinates,
 )
 from svgp_ppl.mcmc.draws import as_arviz
-from svgp_ppl.mcmc.nuts import NUTS
 from svgp_ppl.mcmc.pathfinder import Pathfinder
-from svgp_ppl.mcmc.sampler import Sampler, StochasticGradient
+from svgp_ppl.mcmc.samplers.nuts import NUTS
+from svgp_ppl.mcmc.samplers.sampler import Sampler, StochasticGradient, UsesPrior
 from svgp_ppl.mcmc.target import Target
 
 __all__ = ["sample"]
@@ -53,9 +53,9 @@ def sample(
 ):
     """Sample the posterior of the whitened values and all other latent sites.
 
-    The hybrid of Hensman et al. (2015): with ``init`` a Gaussian fit, the ``param``
-    sites (z above all) are frozen at their fitted values, and every chain starts from a
-    draw of the q(v) with the hyperparameters where the fit has them.
+    The hybrid of Hensman et al. (2015): with a Gaussian fit as ``init``, the ``param``
+    sites (above all z) are frozen at their fitted values, and every chain starts from a
+    draw of the q(v), with the hyperparameters at their fitted values.
 
     Args:
         key: Random key.
@@ -66,12 +66,12 @@ def sample(
         num_chains: Number of chains.
         num_warmup: Steps of adaptation per chain, not kept.
         num_samples: Draws kept per chain.
-        chain_method: ``"parallel"``: one program for a chain, run for several chains at
-            once in threads, as many as there are cores. ``"vectorized"``: one program
-            for all chains. None is ``"parallel"`` on a CPU, except for samplers that
-            tune on all chains together (``ChEES``, ``SGHMC``, ``SGLD``), and
-            ``"vectorized"`` on accelerators and for data on several devices. The draws
-            of both are the same up to rounding.
+        chain_method: ``"parallel"``: one program per chain, run in threads for as many
+            chains at once as there are cores. ``"vectorized"``: one program for all
+            chains. None is ``"parallel"`` on a CPU, except for samplers that tune on
+            all chains together (``ChEES``, ``SGHMC``, ``SGLD``), and ``"vectorized"``
+            on accelerators and for data on several devices. The draws of both are the
+            same up to rounding.
         num_noise_draws: Number S of draws of the fixed noise: what the model draws
             besides its sample sites (the layers of a deep model, nodes of
             ``MonteCarlo``). The log likelihood is averaged over them. They stay the
@@ -86,17 +86,17 @@ def sample(
             ``"collapsed"``: the hyperparameters alone, with v integrated out and drawn
             afterwards, where every likelihood is Gaussian. ``"fitted"``: coordinates in
             which the fit of ``init`` is standard normal at any hyperparameters.
-            ``"whitened"``: v and the unconstrained hyperparameters as they are. None
-            takes the first of them that can be had (see the page on sampling).
+            ``"whitened"``: v and the unconstrained hyperparameters, unchanged. None
+            takes the first of these that is available (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
             ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
         coords: Labels by dimension of the ArviZ object, such as ``{"data": years}``.
-        dims: Names of the dimensions after chain and draw, by variable. An axis of a
-            plate has the name of the plate by itself.
-        checkpoint: File for the run so far, in the warm-up as in the sampling phase:
-            about every half minute, at the end and at an interrupt. If it is there, the
-            same call goes on from it, to the numbers of a run without a pause; with
-            a larger ``num_samples`` a finished run gets more draws.
+        dims: Names of the dimensions after chain and draw, by variable. By default an
+            axis of a plate has the name of the plate.
+        checkpoint: File for the run so far, in both the warm-up and the sampling phase:
+            written about every half minute, at the end and at an interrupt. If it
+            exists, the same call continues from it, to the numbers of a run without a
+            pause; with a larger ``num_samples`` a finished run gets more draws.
         progress: Whether to show progress bars.
         **kwargs: Keyword arguments of the model.
 
@@ -105,7 +105,7 @@ def sample(
         ``posterior`` (constrained values), ``sample_stats``, ``observed_data``,
         ``constant_data`` (the frozen ``param`` values) and, on request,
         ``log_likelihood``. After a keyboard interrupt it holds the draws so far; in the
-        warm-up there are none, and in place of ``posterior`` it has the groups
+        warm-up there are none, and instead of ``posterior`` it has the groups
         ``warmup_posterior`` (the last position of each chain) and
         ``warmup_sample_stats``.
 
@@ -123,7 +123,7 @@ def sample(
         (4, 1000)
     """
     require_key(key)
-    _require_sampler(sampler)
+    sampler = _checked(sampler)
     counts = {
         "num_warmup": require_count(num_warmup, "num_warmup", least=0),
         "num_samples": require_count(num_samples, "num_samples"),
@@ -133,7 +133,6 @@ def sample(
     require_arguments(model, args, kwargs)
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
-    sampler = NUTS() if sampler is None else sampler
     origin = _origin(init)
     params = origin.params if isinstance(origin, _Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
@@ -151,13 +150,8 @@ def sample(
     )
     axes = target.axes(coords, dims)
     start = _start(key_start, choice, origin, target, num_chains)
-    options = {
-        **counts,
-        "chain_method": method,
-        "progress": progress,
-        "checkpoint": file,
-    }
-    chains = _run(key_chains, target, start, sampler, options)
+    options = {"chain_method": method, "progress": progress, "checkpoint": file}
+    chains = _run(key_chains, target, start, sampler, counts | options)
     attrs = {
         "num_warmup": counts["num_warmup"],
         "init": _NAMES[type(origin)],
@@ -165,17 +159,24 @@ def sample(
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
         **({"bias": "stochastic gradients"} if biased else {}),
     }
-    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
-    of = (type(sampler).__name__, settings)
+    of = _described(sampler)
     return as_arviz(key_target, chains, target, start, of, log_likelihood, axes, attrs)
 
 
-def _require_sampler(sampler: Any) -> None:
-    is_object = isinstance(sampler, Sampler) and not isinstance(sampler, type)
-    if sampler is not None and not is_object:
+def _checked(sampler: Any) -> Sampler:
+    if sampler is None:
+        return NUTS()
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise ValueError(
             f"sampler must be an object such as gp.mcmc.NUTS(), and is {sampler!r}."
         )
+    return sampler
+
+
+def _described(sampler: Sampler) -> tuple[str, dict[str, Any]]:
+    """The name of a sampler, and its settings."""
+    settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
+    return type(sampler).__name__, settings
 
 
 class _Guide(NamedTuple):
@@ -189,7 +190,7 @@ _NAMES = {type(None): "none", _Guide: "fit", Pathfinder: "pathfinder"}
 
 
 def _origin(init: Any) -> _Guide | Pathfinder | None:
-    """Where chains start from; None for a random start."""
+    """Where chains start; None for a random start."""
     if init is None or isinstance(init, Pathfinder):
         return init
     if init is Pathfinder:
@@ -198,11 +199,11 @@ def _origin(init: Any) -> _Guide | Pathfinder | None:
 
 
 def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
-    """The coordinates that will do, the best first."""
+    """The coordinates to try, the best first."""
     known = ("collapsed", "fitted", "whitened")
     if coordinates is not None and coordinates not in known:
         raise ValueError(f"coordinates must be one of {known}; got {coordinates!r}.")
-    uses_prior = hasattr(sampler, "whitened")
+    uses_prior = isinstance(sampler, UsesPrior)
     if coordinates is None:
         if uses_prior:
             return ("whitened",)
@@ -270,10 +271,10 @@ def _run(
 
 
 def _with_whitened(sampler: Any, target: Target) -> Sampler:
-    """The sampler, with the names of the sites whose prior is N(0, I) where it asks."""
-    if not hasattr(sampler, "whitened"):
+    """The sampler, given the names of the sites with prior N(0, I) if it needs them."""
+    if not isinstance(sampler, UsesPrior):
         return sampler
-    return replace(sampler, whitened=tuple(target.whitened_names))
+    return replace(cast(Any, sampler), whitened=tuple(target.whitened_names))
 
 
 def _explained(
@@ -289,7 +290,7 @@ def _explained(
             otherwise="Every process and observed site is finite there: look at the "
             "priors of the other latent sites, or start from a fit with init=.",
         )
-    except ValueError as refused:  # of a process, a likelihood or a distribution
+    except ValueError as refused:  # by a process, a likelihood or a distribution
         reason = str(refused)
     except Exception as failure:
         reason = f"(Looking for the cause failed: {type(failure).__name__}: {failure})"

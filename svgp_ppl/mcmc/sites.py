@@ -1,10 +1,10 @@
 """Coordinates that move with θ: v = m(θ) + C⁻ᵀ ξ, from the sites of a fit.
 
-Given v the data pin the hyperparameters: (v, θ) is a narrow ridge. A fit tells, through
-its sites, where v lies at any θ (``variational.sites``): under q(v | θ) = N(m, P⁻¹),
-P = C Cᵀ, the coordinates ξ = Cᵀ (v − m) are N(0, I) whatever θ is. The map is one to
-one for every θ, so with log |∂v/∂ξ| = −Σ log C_ii the posterior is that of the model;
-the sites decide how fast it mixes.
+Given v the data determine the hyperparameters closely: (v, θ) is a narrow ridge. A fit
+shows, through its sites, where v is at any θ (``variational.sites``): under
+q(v | θ) = N(m, P⁻¹), P = C Cᵀ, the coordinates ξ = Cᵀ (v − m) are N(0, I) whatever θ
+is. The map is one to one for every θ, so with log |∂v/∂ξ| = −Σ log C_ii the posterior
+is that of the model; the sites decide how fast it mixes.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class in_sites(Messenger):
 
     Args:
         fn: The model.
-        sites: By process.
+        sites: Sites by process.
     """
 
     def __init__(self, fn: Callable, sites: Mapping[str, Sites]):

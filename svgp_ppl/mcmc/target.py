@@ -19,7 +19,6 @@ from numpyro.infer.util import (
     unconstrain_fn,
 )
 
-from svgp_ppl.compilation import call, look, partition
 from svgp_ppl.diagnostics import Axes, axes_of
 from svgp_ppl.handlers import (
     all_rows,
@@ -32,8 +31,9 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.mcmc.collapsed import collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
-from svgp_ppl.observed import Data as Observed
-from svgp_ppl.observed import data_of, known_rows, plate_axes
+from svgp_ppl.observations.observed import Data as Observed
+from svgp_ppl.observations.observed import data_of, known_rows, plate_axes
+from svgp_ppl.runtime.compilation import call, look, partition
 
 __all__ = ["Data", "Start", "Target"]
 
@@ -45,7 +45,7 @@ class Data(NamedTuple):
         arrays: Array arguments of the model.
         params: Values of the ``param`` sites, frozen.
         noise_keys: Keys of the fixed noise over which the log density is averaged.
-        sites: Of the processes that are sampled as ξ (``mcmc.sites``).
+        sites: Sites of the processes that are sampled as ξ (``mcmc.sites``).
     """
 
     arrays: list
@@ -55,10 +55,10 @@ class Data(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What a model holds beside its log density.
+    """What a model has besides its log density.
 
     Attributes:
-        params: Values of the ``param`` sites: those given, the initial ones otherwise.
+        params: Values of the ``param`` sites: those given, otherwise the initial ones.
         observed: Data by site name, and which of them are known.
     """
 
@@ -76,7 +76,7 @@ class _Facts(NamedTuple):
 
 
 class Target:
-    """The log density of a model, its ``param`` sites frozen; how to read its draws.
+    """The log density of a model with frozen ``param`` sites; how to read its draws.
 
     Everything that the model draws besides its sample sites (nodes of a Monte Carlo
     expectation, inner layers) uses fixed keys, so that the density is a function: with
@@ -85,7 +85,7 @@ class Target:
         log p̃(v, θ) = log p(v, θ) + (1/S) Σ_s Σ_n E_{p(f_n | v, ε_s)} log p(y_n | f_n).
 
     With ``minibatches`` a plate is subsampled, B of N rows. It sees all of them in this
-    density, and in the estimate that has a key it scales those that the key draws,
+    density; the estimate with a key scales the rows that the key draws,
 
         log p(v, θ) + (N/B) Σ_{n drawn} E_{p(f_n | v, ε)} log p(y_n | f_n).
 
@@ -96,17 +96,17 @@ class Target:
         kwargs: Its keyword arguments.
         params: Values of ``param`` sites; the others are frozen at their initial ones.
         num_noise_draws: S.
-        minibatches: Whether a sampler looks at a part of the data at each step.
-        collapse: Whether v is integrated out where it can be (``mcmc.collapsed``).
+        minibatches: Whether a sampler uses part of the data at each step.
+        collapse: Whether v is integrated out if possible (``mcmc.collapsed``).
 
     Attributes:
         is_collapsed: Whether it is.
         data: Second argument of the log density.
         observed: Data by site name, and which of them are known.
-        made_of: What determines the log density beside ``data``.
+        made_of: What determines the log density besides ``data``.
 
     Raises:
-        ValueError: A plate is subsampled, or none is where one has to be; a latent site
+        ValueError: A plate is subsampled, or none is where one must be; a latent site
             is discrete; there is no latent or no observed site.
     """
 
@@ -124,7 +124,7 @@ class Target:
     ):
         self._args, self._kwargs = args, kwargs
         arrays, self.combine, static = partition(args, kwargs)
-        # Inside of all other handlers: the keys that they give do not depend on rows.
+        # Inside all other handlers: the keys that they give do not depend on rows.
         self._of_rows = drawn_rows(model)
         self._model = all_rows(model) if minibatches else model
         self.made_of = (model, static, num_noise_draws, minibatches, collapse)
@@ -199,8 +199,8 @@ class Target:
         return seed(substitute(self._model, data=dict(params)), key)
 
     def _to_sample(self, model: Callable, key, data: Data) -> Callable:
-        """The same of a model in the sites that are sampled: with ξ in place of v."""
-        # Inside of seed, so that the noise has the keys that it has in the model.
+        """The same for a model in the sites that are sampled: with ξ in place of v."""
+        # Inside seed, so that the noise has the same keys as in the model.
         model = in_sites(model, data.sites)
         return seed(substitute(model, data=data.params), key)
 
@@ -220,7 +220,7 @@ class Target:
             model = self._to_sample(self._of_latent, key, data)
             return -jnp.asarray(potential_energy(model, args, kwargs, position))
 
-        if len(data.noise_keys) == 1:  # sooner traced
+        if len(data.noise_keys) == 1:  # faster to trace
             return at_noise(data.noise_keys[0])
         # What does not depend on the noise is computed once.
         return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
@@ -274,7 +274,7 @@ class Target:
         return call(draw, made_of, key, self.data, runs_once=True)
 
     def positions_from(self, key, guide: Callable, params: dict, num_chains: int):
-        """Positions drawn from a guide: v from its q(v), the rest as it has them."""
+        """Positions drawn from a guide: v from its q(v), and the other sites."""
         set_up(guide, key, self._args, self._kwargs)
 
         def draw(key, params, data):
@@ -326,7 +326,7 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
 
 
 def _require_sampleable(model_trace: dict[str, dict]) -> None:
-    # First, because a count that nobody passed is a discrete latent site.
+    # Checked first, because a count that was not passed is a discrete latent site.
     kinds = [s["is_observed"] for s in model_trace.values() if s["type"] == "sample"]
     if not any(kinds):
         raise ValueError(
@@ -354,7 +354,7 @@ def _require_sampleable(model_trace: dict[str, dict]) -> None:
 
 
 def _require_params(guide_trace: dict[str, dict], params: Mapping[str, Any]) -> None:
-    """Refuse parameters that leave a guide, or a part of it, where it starts."""
+    """Refuse parameters that leave all or part of a guide at its start."""
     kinds = {name: site["type"] for name, site in guide_trace.items()}
     missing = [n for n, kind in kinds.items() if kind == "param" and n not in params]
     if missing:
@@ -379,7 +379,7 @@ def _require_minibatches(model_trace: dict[str, dict]) -> None:
             local = [f.name for f in site["cond_indep_stack"] if f.name in plates]
             if local:
                 raise ValueError(
-                    f"latent site '{name}' stands in the subsampled plate "
+                    f"latent site '{name}' is in the subsampled plate "
                     f"'{local[0]}': it has a value for each of all data, and a "
                     "minibatch does not say which are its own. Take NUTS(), without "
                     "subsample_size."

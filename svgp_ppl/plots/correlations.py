@@ -17,7 +17,7 @@ def correlation(posterior: Any, name: str, *, ax: Axes | None = None) -> Axes:
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
-        name: Of a site with values [M] or [Q, M].
+        name: Name of a site with values [M] or [Q, M].
         ax: Axes to draw on, new ones if None.
 
     Example:
@@ -45,13 +45,13 @@ def correlated_inputs(
     """Edges between inducing inputs whose values are strongly correlated.
 
     The middle of the multi-class figure of Hensman et al. (2015). An edge in the colour
-    of an output joins two of its values, a grey one (or a ring, where both stand at
-    the same input) values of two outputs; the wider, the stronger. Chains that have not
-    mixed are full of edges that mean nothing: look at ``diagnostics.report`` first.
+    of an output joins two of its values; a grey one (or a ring, where both are at the
+    same input) joins values of two outputs. Wider edges are stronger. Chains that have
+    not mixed are full of meaningless edges: check ``diagnostics.report`` first.
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
-        name: Of a site with values [M] or [Q, M].
+        name: Name of a site with values [M] or [Q, M].
         z: Inducing inputs, [M, 2].
         threshold: Smallest absolute correlation that is drawn, between 0 and 1.
         ax: Axes to draw on, new ones if None.

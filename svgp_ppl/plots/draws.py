@@ -22,8 +22,8 @@ def density(
 ) -> Axes:
     """Density of the draws of one positive value, estimated on the log scale.
 
-    The estimate on the log scale has no mass below zero, where a plain kernel estimate
-    of a skewed variance would put some.
+    The estimate on the log scale has no mass below zero, whereas a plain kernel
+    estimate of a skewed variance would put some there.
 
     Args:
         draws: Positive draws, any shape.
@@ -61,7 +61,7 @@ def psrf(
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name; at least
             two chains.
-        num: How many parameters, those with the largest value in the last window.
+        num: Number of parameters, those with the largest value in the last window.
         num_windows: Number of windows.
         ax: Axes to draw on, new ones if None.
 
@@ -86,7 +86,7 @@ def ess(
 
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
-        num: How many parameters, those with the fewest effective draws at the end.
+        num: Number of parameters, those with the fewest effective draws at the end.
         num_windows: Number of windows.
         ax: Axes to draw on, new ones if None.
 
@@ -118,7 +118,7 @@ def joint(
     log: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws of two parameters against each other, a colour a chain.
+    """Draws of two parameters against each other, in one colour per chain.
 
     Lengthscale against variance shows the ridge along which both grow; two whitened
     values of different latents show correlations and edges that no Gaussian has.
@@ -126,7 +126,7 @@ def joint(
     Args:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
         first: Name, or (name, index), of the horizontal axis.
-        second: Of the vertical axis.
+        second: Name, or (name, index), of the vertical axis.
         log: Whether both axes are logarithmic.
         ax: Axes to draw on, new ones if None.
 
@@ -170,7 +170,7 @@ def _element(arrays: dict, which) -> tuple[np.ndarray, str]:
     values = arrays[name][(slice(None), slice(None), *index)]
     if values.ndim != 2:
         raise ValueError(
-            f"'{name}' has an array a draw: say which element, for example "
+            f"'{name}' has an array per draw: say which element, for example "
             f"('{name}', {(0,) * (arrays[name].ndim - 2)})."
         )
     return values, diagnostics.label(name, index)

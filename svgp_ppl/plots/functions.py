@@ -86,11 +86,11 @@ def prediction_band(
     """Median and central interval of a prediction over one input.
 
     Args:
-        x: The inputs that were predicted at, [N] or [N, 1], in any order.
+        x: The inputs of the prediction, [N] or [N, 1], in any order.
         prediction: What ``gp.predict`` gives for a site.
         mass: Probability of the interval.
         of: ``"data"`` for y, ``"latent"`` for f.
-        key: Random key, for a likelihood without cumulative distribution function.
+        key: Random key, for a likelihood without a cumulative distribution function.
         ax: Axes to draw on, new ones if None.
         label: Label of the line.
         color: Any matplotlib colour, the next of the cycle if None.
@@ -163,14 +163,14 @@ def class_contours(
     ax: Axes | None = None,
     linestyles: str = "solid",
 ) -> Axes:
-    """Contours of the probability of every class over two inputs, a colour each.
+    """Contours of the probability of every class over two inputs, one colour each.
 
     Args:
         x: Points of a grid, [N, 2]: every pair of the values of its columns.
         probs: Class probabilities there, [N, C].
         levels: Probabilities to draw, increasing.
         ax: Axes to draw on, new ones if None.
-        linestyles: Of all contours, to lay one posterior over another.
+        linestyles: Style of all contours, to overlay two posteriors.
 
     Raises:
         ValueError: The points are not a grid.

@@ -1,4 +1,4 @@
-"""A model under what was learnt: moments, densities, sample paths; and checks of it."""
+"""A model under its posterior: moments, densities, sample paths; and checks of it."""
 
 from svgp_ppl.prediction.batches import predict_batches
 from svgp_ppl.prediction.checking import (

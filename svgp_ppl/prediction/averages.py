@@ -1,14 +1,14 @@
-"""Averages over draws of the posterior, taken as the draws come.
+"""Averages over draws of the posterior, updated draw by draw.
 
-Nothing grows with the number of draws. A batch of draws b is added to what is known of
+Nothing grows with the number of draws. A batch of draws b is added to the moments of
 those before, a, by (Chan, Golub & LeVeque 1983, eq. 1.3)
 
     n = n_a + n_b,   δ = mean_b − mean_a,   mean = mean_a + δ n_b/n,
     M = M_a + M_b + δ² n_a n_b/n,
 
 with M the sum of squared deviations from the mean; the variances of the draws
-themselves are added to it, and M/n is the total variance. A batch has weights: zero
-for what only fills it up.
+themselves are added to it, and M/n is the total variance. A batch has weights: zero for
+padding.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ __all__ = [
 
 
 class Average(NamedTuple):
-    """A number of draws in, one result out.
+    """An average over any number of draws.
 
     Attributes:
         of_batch: Values of the draws of a batch, on a first axis, and their weights, to
-            what is known of them.
-        added: What is known of two disjoint lots of draws, to what is known of both.
-        result: From what is known of all.
-        nothing: Shapes of what is known, to what is known of no draws.
+            a partial result.
+        added: Partial results of two disjoint sets of draws, to that of both.
+        result: Partial result of all draws, to the average.
+        nothing: Shapes of a partial result, to that of no draws.
     """
 
     of_batch: Callable[[Any, Array], Any]
@@ -72,7 +72,7 @@ def _products(shift: Array) -> Array:
 
 
 def _spread(values: tuple[Array, Array], weights, squares: Callable) -> _Spread:
-    """Of the means and (co)variances of a batch of draws."""
+    """Partial result from the means and (co)variances of a batch of draws."""
     means, variances = values
     weights = weights.astype(means.dtype)
     number = jnp.sum(weights)
@@ -130,10 +130,10 @@ def _moments_result(known: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# Of latent and data: E = mean of means, Var = mean variance + spread of the means.
+# For latent and data: E = mean of means, Var = mean variance + spread of the means.
 total_moments = Average(_moments_of_batch, _moments_added, _moments_result)
 
-# The same with a covariance between all entries: of (means, covariances).
+# The same with a covariance between all entries, from (means, covariances).
 total_covariance = Average(
     lambda values, weights: _spread(values, weights, _products),
     lambda a, b: _both(a, b, _products),

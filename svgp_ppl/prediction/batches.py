@@ -1,4 +1,4 @@
-"""Predictions at more inputs than fit into memory, some rows at a time."""
+"""Predictions at more inputs than fit into memory, a batch of rows at a time."""
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
@@ -25,30 +25,30 @@ def predict_batches(
     chunk_size: int | None = None,
     **kwargs,
 ) -> Iterator[tuple[slice, dict[str, Prediction]]]:
-    """Predict at any number of inputs, ``batch_size`` rows at a time, in their order.
+    """Predict at any number of inputs in order, ``batch_size`` rows at a time.
 
-    Inputs may be memory-mapped (``np.load(..., mmap_mode="r")``), of which a batch is
-    read at a time, and so may be what the results are written to: memory is that of one
-    batch. All batches but the last share their compiled programs.
+    Inputs may be memory-mapped (``np.load(..., mmap_mode="r")``), in which case they
+    are read batch by batch, and so may the arrays that results are written to: only one
+    batch is in memory. All batches but the last share their compiled programs.
 
     Args:
         model: The model that was fitted or sampled.
         posterior: As for ``gp.predict``.
-        *args: Arguments of the model at the new inputs, without y. Those that are
-            arrays as long as the first one are cut into batches.
+        *args: Arguments of the model at the new inputs, without y. Arrays as long as
+            the first one are cut into batches.
         batch_size: Number of rows of a batch; the last one may have fewer.
         params: As for ``gp.predict``.
-        key: As for ``gp.predict``; batch number i has ``fold_in(key, i)``.
+        key: As for ``gp.predict``; batch number i uses ``fold_in(key, i)``.
         num_draws: As for ``gp.predict``.
         chunk_size: As for ``gp.predict``.
         **kwargs: Keyword arguments of the model, cut like the others.
 
     Returns:
-        An iterator over batches: which rows, and what ``gp.predict`` returns there.
+        An iterator over batches: their rows, and what ``gp.predict`` returns there.
 
     Raises:
-        ValueError: There is no array to cut, or ``batch_size`` is no positive integer;
-            or what ``gp.predict`` refuses.
+        ValueError: There is no array to cut, ``batch_size`` is not a positive integer,
+            or ``gp.predict`` refuses the arguments.
 
     Example:
         >>> mean = np.lib.format.open_memmap("mean.npy", "w+", np.float32, (len(x),))

@@ -1,11 +1,11 @@
 """Data drawn by the model, and log likelihoods, for ArviZ to check the model with.
 
-A draw of the posterior is v and θ. Given it the data are independent,
+A draw of the posterior is v and θ. Given these the data are independent,
 
     p(y | v, θ) = Π_n E_{p(f_n | v, θ)} p(y_n | f_n),
 
 and ``posterior_predictive`` draws from the very factors whose logarithms are in
-``log_likelihood`` (and in that of ``gp.sample``). Of a fit q(v) and q(θ) are drawn
+``log_likelihood`` (and in that of ``gp.sample``). For a fit q(v) and q(θ) are drawn
 first; those draws are a group too, so that importance weights and data belong together.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.observed import log_probability
+from svgp_ppl.observations.observed import log_probability
 from svgp_ppl.prediction.groups import Groups, latent_values
 from svgp_ppl.prediction.posterior import Prior
 
@@ -47,17 +47,17 @@ def posterior_predictive(
         *args: Arguments of the model. With the data among them, they are added as
             ``observed_data``, and rows that a mask leaves out are in neither group.
         num_draws: Number of draws of a fit, one chain; 1000 if None. Of other
-            posteriors every draw is used (thin them before).
+            posteriors every draw is used (thin them first).
         params: Values of the ``param`` sites; only needed for a dict of samples.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
-        add_to: An ArviZ object that is given the groups and returned; a new one if
-            None.
+        add_to: An ArviZ object to which the groups are added, and which is returned; a
+            new one if None.
         **kwargs: Keyword arguments of the model.
 
     Returns:
         An ArviZ object with ``posterior_predictive``, arrays [chain, draw, N] (and
-        event axes) by observed site; of a fit also ``posterior``, the draws of q, and
+        event axes) by observed site; for a fit also ``posterior``, the draws of q, and
         ``constant_data``.
 
     Raises:
@@ -90,11 +90,11 @@ def log_likelihood(
 ) -> Any:
     """log p(y_n | v, θ) = log E_{p(f_n | v, θ)} p(y_n | f_n) of every draw and datum.
 
-    The terms that ``gp.sample(..., log_likelihood=True)`` adds, for fits (of which v
-    and θ are drawn from q) and for draws without them: ``arviz.loo`` and
-    ``arviz.compare`` read them. LOO of a fit takes q for the posterior: it judges the
-    predictions of the fit, and is as good as q is (Magnusson et al. 2019 correct for
-    the difference; ``gp.diagnostics.report`` measures it).
+    The terms that ``gp.sample(..., log_likelihood=True)`` adds, for fits (v and θ are
+    then drawn from q) and for draws without them: ``arviz.loo`` and ``arviz.compare``
+    read them. LOO of a fit takes q for the posterior: it judges the predictions of the
+    fit, and is as good as q is (Magnusson et al. 2019 correct for the difference;
+    ``gp.diagnostics.report`` measures it).
 
     Args:
         key: Random key.
@@ -105,8 +105,8 @@ def log_likelihood(
         params: Values of the ``param`` sites; only needed for a dict of samples.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
-        add_to: An ArviZ object that is given the groups and returned; a new one if
-            None.
+        add_to: An ArviZ object to which the groups are added, and which is returned; a
+            new one if None.
         **kwargs: Keyword arguments of the model.
 
     Returns:
@@ -157,12 +157,12 @@ def prior_predictive(
         *args: Arguments of the model; data among them are not conditioned on, and are
             added as ``observed_data``.
         num_draws: Number of draws, one chain.
-        params: Values of ``param`` sites, such as those of a fit; the others have their
+        params: Values of ``param`` sites, such as those of a fit; the others keep their
             initial ones.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
-        add_to: An ArviZ object that is given the groups and returned; a new one if
-            None.
+        add_to: An ArviZ object to which the groups are added, and which is returned; a
+            new one if None.
         **kwargs: Keyword arguments of the model.
 
     Returns:

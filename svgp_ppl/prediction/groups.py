@@ -11,9 +11,9 @@ from jax import random
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
-from svgp_ppl.expected import expected_of
 from svgp_ppl.handlers import is_inducing, is_layer
-from svgp_ppl.observed import (
+from svgp_ppl.observations import expected_of
+from svgp_ppl.observations.observed import (
     Data,
     data_of,
     draw_of,
@@ -37,7 +37,7 @@ _DRAWS_OF_FIT = 1000
 
 
 class _Facts(NamedTuple):
-    """Of the sites of a run: shapes, axes, and which hold what."""
+    """Shapes, axes and roles of the sites of a run."""
 
     shapes: dict[str, tuple[int, ...]]
     plates: dict[str, tuple[str, ...]]
@@ -57,10 +57,10 @@ class Groups:
         kwargs: Its keyword arguments.
         num_draws: Number of draws of a fit or of the prior.
         params: Values of ``param`` sites, for a dict of samples.
-        add_to: An ArviZ object that is given the groups, or None.
+        add_to: An ArviZ object to which the groups are added, or None.
 
     Attributes:
-        data: Those among the arguments, by site.
+        data: The data among the arguments, by site.
     """
 
     def __init__(self, key, model, posterior, args, kwargs, num_draws, params, add_to):
@@ -115,7 +115,7 @@ class Groups:
         return jax.tree.map(lambda leaf: leaf[0], jax.device_get(found))
 
     def draw(self, sites: dict[str, dict], key) -> dict[str, jax.Array]:
-        """New data at every observed site, and at what the posterior does not have."""
+        """New data at every observed site, and at sites that the posterior lacks."""
         names = self._facts.data
         return {
             n: draw_of(sites[n], k)
@@ -138,14 +138,14 @@ class Groups:
         return np.reshape(values, (*self._shape, *values.shape[1:]))
 
     def known(self, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Draws of data, [chains, draws, ...], without those that are not known."""
+        """Draws of data, [chains, draws, ...], without unknown rows and entries."""
         return {
             n: known_part(v, self.data[n], 2) if n in self.data else v
             for n, v in drawn.items()
         }
 
     def known_terms(self, terms: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Log probabilities of the data, [chains, draws, N], of the rows known."""
+        """Log probabilities of the known rows of the data, [chains, draws, N]."""
         return {n: known_terms(v, self.data[n], 2) for n, v in terms.items()}
 
     def posterior_groups(self) -> dict[str, dict]:
@@ -158,14 +158,14 @@ class Groups:
         }
 
     def as_arviz(self, groups: dict[str, Any], coords, dims) -> Any:
-        """The groups, those that go with them, and what they are to be added to."""
+        """The groups, those that belong with them, and what they are to be added to."""
         if self._drawn:
             groups |= self.posterior_groups()
         if self.data:
             groups["observed_data"] = {
                 name: known_part(data.values, data) for name, data in self.data.items()
             }
-        # Of what is not among the groups, a posterior may hold values at other inputs.
+        # What is not among the groups may be held by a posterior at other inputs.
         names = {name for content in groups.values() for name in content}
         shapes, plates = (
             {name: value for name, value in facts.items() if name in names}
@@ -218,7 +218,7 @@ def _chains_and_draws(posterior, taken, num_draws: int | None) -> tuple[int, int
 
 
 def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> Samples:
-    """v and θ drawn from q, as draws of a sampler are."""
+    """v and θ drawn from q, in the form of draws of a sampler."""
     runs = PosteriorModel(model, guide, args, kwargs, key, points=True)
     names = runs.guide_names
 

@@ -1,4 +1,4 @@
-"""A prediction as a labelled table, its rows named as the inputs are."""
+"""A prediction as a labelled table, whose rows are named like those of the inputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ __all__ = ["as_dataset", "as_frame", "row_labels"]
 
 
 def row_labels(arguments: Any, num_rows: int) -> tuple[str | None, Any]:
-    """Name and labels of the first axis of a table of pandas or array of xarray.
+    """Name and labels of the first axis of a pandas table or an xarray array.
 
     Args:
         arguments: Arguments of the model.
-        num_rows: Length of the axis; others are passed over.
+        num_rows: Length of the axis; tables of another length are ignored.
 
     Returns:
-        The name, None where the axis has none, and the labels, None for no table.
+        The name, None if the axis has none, and the labels, None if there is no table.
     """
     for leaf in jax.tree.leaves(arguments):
         home = type(leaf).__module__.split(".")[0]
@@ -37,7 +37,7 @@ def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -
     Args:
         columns: Name of the second axis, and an array, by name.
         axis: Name of the first axis.
-        labels: Of its rows; None for their numbers.
+        labels: Labels of its rows; None for their numbers.
     """
     import xarray
 

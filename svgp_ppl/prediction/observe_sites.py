@@ -44,8 +44,8 @@ class ObserveSites:
         Args:
             name: Name of the observe site.
             what: What determines the functions.
-            function: Of what is observed, a key, and ``data``.
-            average: What is returned; the values, on a new first axis, if None.
+            function: Function of the expected site, a key, and ``data``.
+            average: The average to return; the values, on a new first axis, if None.
             *data: Further arrays.
             choose: Which draws; all of them if None.
         """
@@ -59,10 +59,10 @@ class ObserveSites:
         )
 
     def moments(self, name: str) -> dict[str, Any]:
-        """Moments of a site: the first time of all of them, in one run of the model.
+        """Moments of a site; the first call finds those of all in one run of the model.
 
-        Where those of another site are not known (its likelihood has no mean, say),
-        of this one by itself.
+        If those of another site are unknown (its likelihood has no mean, say), only
+        this one is run.
         """
         try:
             return self._of_all_sites[name]

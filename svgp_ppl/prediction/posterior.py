@@ -1,4 +1,4 @@
-"""What was learnt, in one form: a fit, a guide, draws, or the prior."""
+"""The posterior in one form: a fit, a guide, draws, or the prior."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -40,10 +40,10 @@ class Guide(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """No posterior: latent sites are drawn as the model says.
+    """No posterior: latent sites are drawn by the model.
 
     Attributes:
-        params: Values of ``param`` sites; the others have their initial ones.
+        params: Values of ``param`` sites; the others keep their initial ones.
     """
 
     params: dict[str, Any]
@@ -92,6 +92,6 @@ def _samples(values: dict[str, Array], params: Mapping[str, Any]) -> Samples:
 def choose_draws(key, num_draws: int, n: int) -> Array:
     """Indices of n draws of the posterior, [n].
 
-    Without replacement, as often around as needed: no draw is favoured.
+    Without replacement, in as many rounds as needed: no draw is favoured.
     """
     return random.permutation(key, num_draws)[jnp.arange(n) % num_draws]

@@ -1,6 +1,6 @@
-"""The model, run again at new inputs under what was learnt.
+"""The model, run again at new inputs under the posterior.
 
-What predictions, sample paths and checks share: the model is run once for every draw of
+Shared by predictions, sample paths and checks: the model is run once for every draw of
 the posterior, in one compiled program.
 """
 
@@ -16,15 +16,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.handlers import substitute
 
-from svgp_ppl.batches import filled_batches, in_batches
 from svgp_ppl.checks import is_concrete, require_arguments
-from svgp_ppl.compilation import (
-    as_jax_arrays,
-    call,
-    look,
-    partition,
-    traced_once,
-)
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -38,6 +30,14 @@ from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Guide, Prior, Samples
 from svgp_ppl.primitives import Expected, expected_of
+from svgp_ppl.rows import filled_batches, in_batches
+from svgp_ppl.runtime.compilation import (
+    as_jax_arrays,
+    call,
+    look,
+    partition,
+    traced_once,
+)
 
 __all__ = [
     "ROWS_AT_A_TIME",
@@ -50,8 +50,8 @@ __all__ = [
     "observed",
 ]
 
-# Rows (inputs times draws) projected at a time: memory without loss of speed.
-ROWS_AT_A_TIME = 5000
+# Rows (inputs times draws) projected at a time: saves memory without loss of speed.
+ROWS_AT_A_TIME = 2500
 
 
 class Draws(NamedTuple):
@@ -60,7 +60,7 @@ class Draws(NamedTuple):
     Attributes:
         indices: Numbers of the draws, [n].
         run_keys: Keys with which guide and model are run, [n].
-        keys: Keys for what is asked of each run, [n].
+        keys: Keys for the function of each run, [n].
     """
 
     indices: Array
@@ -69,7 +69,7 @@ class Draws(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What one look at the model tells.
+    """Facts from one run of the model.
 
     Attributes:
         num_data: Rows of the latent of every observe site, by name.
@@ -91,7 +91,7 @@ class PosteriorModel:
         args: Arguments of the model.
         kwargs: Keyword arguments of the model.
         key: Random key; None when nothing is drawn.
-        points: Whether v is drawn from the guide, in place of its whole q(v).
+        points: Whether v is drawn from the guide, instead of using its whole q(v).
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PosteriorModel:
         self.key, self.points = key, points
         self._args, self._kwargs = args, kwargs
         self._arrays, self._combine, static = partition(args, kwargs)
-        # What travels through programs: a guide is code.
+        # What is passed to programs: a guide is code.
         self._leaves: Any = posterior
         guide = None
         if isinstance(posterior, Guide):
@@ -151,10 +151,10 @@ class PosteriorModel:
         return leaves
 
     def look(self, function: Callable[[dict[str, dict]], Any]) -> Any:
-        """Facts of the trace at the first draw; the arguments are checked on the way.
+        """Facts of the trace at the first draw; the arguments are checked as well.
 
         Args:
-            function: Of the trace, whose values are not computed, to plain facts.
+            function: From the trace, whose values are not computed, to plain facts.
         """
         return self._look(lambda _, sites: function(sites))
 
@@ -226,7 +226,7 @@ class PosteriorModel:
         """The largest number of inducing inputs of a process.
 
         Raises:
-            ValueError: A plate takes other rows in every run.
+            ValueError: A plate takes different rows in every run.
         """
 
         def facts(sites):
@@ -250,13 +250,13 @@ class PosteriorModel:
         """``function(sites, key, *data)`` at every draw, or an average of it.
 
         Args:
-            choose: Keys to the draws the model is run for: those of ``self.key`` and
-                ``data``.
-            function: Of the trace of the model, a key, and ``data``.
+            choose: Function from ``self.key`` and ``data`` to the draws for which the
+                model is run.
+            function: Function of the trace of the model, a key, and ``data``.
             made_of: What determines these functions.
             *data: Further arrays.
             batch_size: Draws evaluated at a time.
-            average: What is returned; the values, on a new first axis, if None.
+            average: The average to return; the values, on a new first axis, if None.
             outer: ``(model, key) -> model``, a handler to run the model under.
             runs_once: Whether the program is made quickly and runs slowly.
         """
@@ -280,7 +280,7 @@ class PosteriorModel:
         made_of = (*made_of, batch_size, *self._made_of)
         given = (self._leaves, self._arrays, key, data)
         with single_threaded_lapack():
-            # Until it is done: the threads are those of the whole process.
+            # Wait until it is done: the threads are those of the whole process.
             found = call(run, made_of, *given, runs_once=runs_once)
             return jax.block_until_ready(found)
 
@@ -290,7 +290,7 @@ def averaged(function: Callable, draws: Any, average: Average, size: int) -> Any
     num_draws = len(jax.tree.leaves(draws)[0])
     rows = jnp.asarray(filled_batches(num_draws, size))
     num_batches, size = rows.shape
-    # What the last batch is filled up with does not count again.
+    # What fills up the last batch does not count again.
     weights = (jnp.arange(rows.size) < num_draws).astype(float).reshape(rows.shape)
 
     def known_of(batch):
@@ -339,10 +339,10 @@ def observed(sites: dict[str, dict]) -> dict[str, Expected]:
 
 
 def _undrawn(model: Callable) -> Callable:
-    """The model with zeros for data that it would draw: facts need their shape only."""
+    """The model with zeros for data that it would draw: facts need only their shape."""
 
     def zeros(site: dict) -> Array | None:
-        expected = expected_of(site) if site["type"] == "sample" else None
+        expected = expected_of(site)
         if expected is None or site["is_observed"]:
             return None
         kind = int if expected.support.is_discrete else float
@@ -372,7 +372,7 @@ def is_latent(site: dict) -> bool:
 
 
 def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
-    """The trace with a point in place of every q(v): what it drew is its value."""
+    """The trace with a point in place of every q(v): the value that it drew."""
     return {
         name: {**site, "fn": dist.Delta(site["value"])}
         if site["type"] == "sample"

@@ -37,7 +37,7 @@ def predict(
         params: Values of the ``param`` sites; only needed for a dict of samples.
         key: Random key; only needed when the guide or a deep model draws.
         num_draws: Number of such draws.
-        chunk_size: Inputs projected at a time; chosen by itself if None.
+        chunk_size: Inputs projected at a time; chosen automatically if None.
         **kwargs: Keyword arguments of the model.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What is predicted at one site: moments, quantiles, densities, draws, tables."""
+"""The prediction at one site: moments, quantiles, densities, draws, tables."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
 from svgp_ppl.expectations.cumulative import latent_cdf, predictive_cdf
-from svgp_ppl.missing import checked_mask, filled, over_rows
-from svgp_ppl.observed import plate_axes
+from svgp_ppl.observations.missing import checked_mask, filled, over_rows
+from svgp_ppl.observations.observed import plate_axes
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
 from svgp_ppl.prediction.observe_sites import ObserveSites
@@ -24,15 +24,15 @@ from svgp_ppl.primitives import Expected
 __all__ = ["Of", "Prediction"]
 
 
-# What a quantile, an interval or a band is of: the data y, or the latent f.
+# Whether a quantile, an interval or a band is of the data y or of the latent f.
 Of = Literal["data", "latent"]
 
-# Nodes for the cdf of one draw; of many draws each has a narrow marginal, and fewer do.
+# Nodes for the cdf of one draw; with many draws each marginal is narrow: fewer do.
 _NODES_OF_CDF, _FEWEST_NODES = 512, 24
 
 
 class Prediction:
-    """What is predicted at one ``observe`` site, for N new inputs.
+    """The prediction at one ``observe`` site, for N new inputs.
 
     Attributes:
         latent_mean: E f_n, [N] or [N, Q].
@@ -110,7 +110,7 @@ class Prediction:
         """Cov of f over all inputs together, [N, N] or [N, Q, N, Q].
 
         Raises:
-            ValueError: The model has layers: theirs are drawn input by input.
+            ValueError: The model has layers, which are drawn input by input.
         """
         if self._sites.runs.has_layers:
             raise ValueError(
@@ -131,10 +131,10 @@ class Prediction:
         Args:
             y: Data, [N] (and event axes).
             mask: Where y is known, as for ``gp.observe``: [N], or of the shape of y.
-                What is not known adds nothing; a row of which nothing is known is 0.
+                Unknown entries add nothing; a row with no known entry is 0.
 
         Raises:
-            ValueError: The prediction cannot have these data.
+            ValueError: The data are impossible under the prediction.
         """
         name = self._name
 
@@ -167,11 +167,11 @@ class Prediction:
         """The smallest a with P(y_n <= a) >= p, at each input.
 
         The cumulative distribution function, averaged over the posterior, is inverted.
-        A likelihood whose distribution has none needs a key: the quantiles are then
-        those of draws.
+        A likelihood whose distribution has no such function needs a key: the quantiles
+        are then those of draws.
 
         Args:
-            p: Probability in (0, 1), or several, [P].
+            p: Probability in (0, 1), or several of them, [P].
             of: ``"data"`` for y, ``"latent"`` for f.
             key: Random key, to take quantiles of draws.
             n: Number of such draws.
@@ -248,7 +248,7 @@ class Prediction:
                 averages.mean,
                 jnp.asarray(places, centre.dtype),
             )
-            # Outside of the support: none below it, all above.
+            # Outside the support: none below it, all above.
             beyond = np.broadcast_to(places > centre, places.shape)
             return np.where(np.isnan(found), beyond, found)
 
@@ -259,10 +259,11 @@ class Prediction:
         return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)
 
     def to_xarray(self, mass: float | None = None, *, key=None) -> Any:
-        """An ``xarray.Dataset`` with the moments, its rows labelled as the inputs.
+        """An ``xarray.Dataset`` with the moments, its rows labelled like the inputs.
 
-        The first axis has the labels of the first argument of the model that is a table
-        of pandas, or an array of xarray, with N rows; otherwise the name of the plate.
+        The labels of the first axis are those of the first argument of the model that
+        is a pandas table or an xarray array with N rows; otherwise it has the name of
+        the plate.
 
         Args:
             mass: Probability of an interval, ``low`` to ``high``, to add; or None.
@@ -283,7 +284,7 @@ class Prediction:
         return axis or (plates[name][0] if name in plates else "row"), labels
 
     def _columns(self, mass: float | None, key) -> dict[str, tuple[str, Any]]:
-        """Name of the second axis, and values, of what a table shows."""
+        """Name of the second axis and values, for each column of a table."""
         columns: dict[str, tuple[str, Any]] = {
             "mean": ("output", self.mean),
             "std": ("output", self.std),

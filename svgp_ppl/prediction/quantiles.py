@@ -2,9 +2,9 @@
 
     F(a) = mean over draws of E_q P(y <= a | f),     quantile(p) = min { a : F(a) >= p }
 
-F is known at any places, at a price, so the root is bracketed and looked for at several
-places at once, all inputs and all levels together. Between the ends of the last
-bracket a continuous F is taken for a line.
+F can be evaluated anywhere, but at a price, so the root is bracketed and sought at
+several places at once, for all inputs and all levels together. Between the ends of the
+last bracket a continuous F is treated as a line.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from svgp_ppl.handlers import unwrapped
 
 __all__ = ["cdf_of", "inverted", "of_labels"]
 
-# Width of the last bracket in standard deviations. A line through its ends is off by
-# an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian.
+# Width of the last bracket in standard deviations. The error of a line through its ends
+# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian.
 _WIDTH = 1e-3
-# Numbers that one look at F may make, over draws, places, levels and inputs.
+# Numbers that one evaluation of F may take, over draws, places, levels and inputs.
 _NUMBERS_AT_A_TIME = 2**22
-# A bracket that has been widened 8-fold so often holds no quantile: F is no cdf.
+# A bracket that has been widened 8-fold this often holds no quantile: F is not a cdf.
 _MOST_WIDENINGS = 40
 
 
@@ -38,8 +38,8 @@ def inverted(
     Args:
         cdf: F at [A, ...] places.
         levels: Probabilities in (0, 1), [levels].
-        mean: Of what the quantiles are of, [...]; only a place to start from.
-        variance: The same; may be infinite.
+        mean: Mean of the quantity, [...]; only a place to start from.
+        variance: Its variance; may be infinite.
         num_draws: Draws that F is an average over.
         is_discrete: Whether the values are whole numbers.
     """
@@ -54,21 +54,21 @@ def inverted(
     sides = _bracketed(cdf, p, low, high)
     width = 1.0 if is_discrete else _WIDTH * sd
     num_places = _NUMBERS_AT_A_TIME // (num_draws * sides[0].size)
-    # Looks at F are what costs: three of them quarter a bracket, fifteen take a 16th.
+    # Evaluating F is what costs: three places quarter a bracket, fifteen take a 16th.
     share = np.linspace(0.0, 1.0, int(np.clip(num_places, 1, 3)) + 2)[1:-1]
     share = share.reshape(-1, *(1,) * p.ndim)
     while np.any(sides[1] - sides[0] > width * (1.0 + 1e-9)):
         sides = _narrowed(cdf, p, *sides, share, is_discrete)
     low, high, at_low, at_high = sides
     if is_discrete:
-        return high + 0.0  # rounding gives -0.0 too, which is shown with its sign
+        return high + 0.0  # rounding also gives -0.0, which is shown with its sign
     rise = at_high - at_low
     return low + (high - low) * np.where(rise > 0, (p - at_low) / rise, 0.5)
 
 
 def of_labels(cumulative: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """The smallest label with F >= p, [levels, N], from F of every label, [N, C]."""
-    # The last is 1 but for rounding.
+    # The last is 1 up to rounding.
     reached = cumulative[None, :, :-1] >= levels[:, None, None]
     return np.where(
         reached.any(axis=-1), reached.argmax(axis=-1), cumulative.shape[-1] - 1
@@ -76,10 +76,10 @@ def of_labels(cumulative: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def cdf_of(distribution: Any, value: Any) -> Any:
-    """P(y <= value) of every entry, whose wrappers do not matter.
+    """P(y <= value) of every entry, whatever wraps the distribution.
 
     Raises:
-        ValueError: The distribution has none.
+        ValueError: The distribution has no cdf.
     """
     inner, _ = unwrapped(distribution)
     try:
@@ -119,7 +119,7 @@ def _narrowed(
     """The part of a bracket between two neighbouring places that holds the quantile."""
     places = low + share * (high - low)
     if is_discrete:
-        places = np.round(places)  # of a width of two or more, one is inside
+        places = np.round(places)  # if the width is two or more, one is inside
     values = _at(cdf, places)
     places = np.concatenate([low[None], places, high[None]])
     values = np.concatenate([at_low[None], values, at_high[None]])

@@ -45,9 +45,9 @@ def draw_functions(
             NumPyro samples, site -> [draws, ...].
         *args: Arguments of the model at the inputs asked for, without y.
         num_draws: Number of functions: draws of the guide, or draws of ``posterior``
-            chosen without replacement (as often around as needed).
-        method: ``"exact"`` draws the values jointly, O((M + N)³) a process and at most
-            5000 rows; ``"pathwise"`` makes functions of random features, O(N (M +
+            chosen without replacement (in as many rounds as needed).
+        method: ``"exact"`` draws the values jointly, O((M + N)³) per process and at
+            most 5000 rows; ``"pathwise"`` makes functions of random features, O(N (M +
             num_features)) (Wilson et al. 2020), with the same mean and covariance.
         num_features: Features of a pathwise function.
         params: Values of the ``param`` sites; only needed for a dict of samples.
@@ -57,9 +57,9 @@ def draw_functions(
         Site name -> latent functions, [num_draws, N] or [num_draws, N, Q].
 
     Raises:
-        ValueError: An argument is none of these; the posterior misses a process; too
-            many rows for ``"exact"``, no known spectrum or too few features for
-            ``"pathwise"``; or a factorisation failed.
+        ValueError: An argument is none of these; the posterior misses a process; there
+            are too many rows for ``"exact"``, or no known spectrum or too few features
+            for ``"pathwise"``; or a factorisation failed.
 
     Example:
         >>> import svgp_ppl as gp

@@ -41,12 +41,12 @@ def prior_kl(
     the first is then too low by up to (1 − log 2)/2 nats for every whitened value.
 
     Any other family has −H + ½ Σ (E v² + log 2π), from its ``mean``, ``variance`` and
-    ``entropy()``. The function is open: register a class that knows better, with
-    ``**options`` for the arguments of mixtures.
+    ``entropy()``. The function is open: register a class that has a better formula,
+    with ``**options`` for the arguments of mixtures.
 
     Args:
         qv: The variational distribution.
-        entropy: ``"jensen"``, ``"pairwise"`` or ``"monte_carlo"``; only read for
+        entropy: ``"jensen"``, ``"pairwise"`` or ``"monte_carlo"``; only used for
             mixtures.
         key: Random key, needed for ``"monte_carlo"``.
         num_draws: Draws per component for ``"monte_carlo"``.
@@ -221,7 +221,7 @@ Factor = Float[Array, "P M M"] | Float[Array, "P M"]
 
 
 def _factor_of_sum(s: Factor, t: Factor) -> Factor:
-    """A factor of S + T, from factors of both; diagonals stand alone."""
+    """A factor of S + T, from factors of both; diagonals stay diagonals."""
     if s.ndim == 2:
         return jnp.sqrt(s * s + t * t)
     sums = matmul(s, jnp.swapaxes(s, -1, -2)) + matmul(t, jnp.swapaxes(t, -1, -2))

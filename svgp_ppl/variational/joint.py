@@ -25,9 +25,9 @@ class Block(dist.Distribution):
     """The share of one process in a joint q(v) over the v of several.
 
     As a distribution it is the point ``value``, the slice of the joint draw, so that a
-    guide which samples the joint site and then one Block a process is an ordinary
+    guide which samples the joint site and then one Block per process is an ordinary
     NumPyro guide; under ``MarginalELBO`` the joint q(v) itself is marginalised. Make
-    them with :func:`split`.
+    blocks with :func:`split`.
 
     Example:
         >>> joint = dist.Normal(jnp.zeros(5), 1.0).to_event(1)
@@ -145,7 +145,7 @@ def unstack(value: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
 def split(
     group: str, joint: dist.Distribution, value: Array, shapes: Mapping[str, tuple]
 ) -> dict[str, Block]:
-    """One Block a process, in the order of ``shapes``.
+    """One Block per process, in the order of ``shapes``.
 
     Args:
         group: Name of the joint site in the guide.

@@ -267,7 +267,7 @@ def _(joint: dist.MixtureSameFamily, block, a):
 
 
 def full_gaussian(qv: Any) -> tuple[Array, Array] | None:
-    """(m, S), [P, M] and [P, M, M], of a Gaussian with full covariance an output.
+    """(m, S), [P, M] and [P, M, M], of a Gaussian with full covariance per output.
 
     Both with a leading axis K under a mixture of such; None for any other q(v).
     """

@@ -10,8 +10,8 @@ values in place of terms. Two ways to draw it, without the mean m(x):
 ``FeaturePath``  a prior draw from random features, corrected to pass through u
                       (Matheron's rule: Wilson et al. 2020, eq. 13).
 
-z stands for inducing features, of which points are one kind, and x for a functional
-ℒ of f, the value at points among them.
+z means inducing features, of which points are one kind, and x a functional ℒ of f, of
+which the value at points is one.
 """
 
 from typing import Any, ClassVar
@@ -31,12 +31,12 @@ from svgp_ppl.linalg import (
     solve_lower,
     solve_lower_transposed,
 )
-from svgp_ppl.sharding import in_blocks
+from svgp_ppl.rows.sharding import in_blocks
 
 __all__ = ["EXACT_LIMIT", "ExactPath", "FeaturePath", "SamplePath"]
 
 # Rows (inducing inputs and all inputs of a run) of one exact draw: its factor takes
-# 200 MB in float64, and some seconds.
+# 200 MB in float64, and a few seconds.
 EXACT_LIMIT = 5000
 
 # Rows at which a pathwise draw is evaluated at a time: their features fill 40 MB.
@@ -70,7 +70,7 @@ class SamplePath(dist.Distribution):
         Args:
             process: The ``SparseGP`` whose q(v) this is.
             x: Inputs, or another functional.
-            source: The caller's own object: its identity tells that inputs are the
+            source: The caller's own object: its identity shows that inputs are the
                 same.
         """
         for known, values in self._known:
@@ -88,10 +88,10 @@ class SamplePath(dist.Distribution):
 class ExactPath:
     """Values drawn jointly from p(f(x) | v and all values drawn before).
 
-    With C = k(x, x) − aᵀa, R Rᵀ = C + jitter I and ε ~ N(0, I), f(x) = aᵀv + R ε; of
-    that the mean share of the jitter, jitter R⁻ᵀ ε, is taken out again, which leaves
-    the covariance C − jitter C (C + jitter I)⁻¹ and functions as smooth as C says. The
-    pair
+    With C = k(x, x) − aᵀa, R Rᵀ = C + jitter I and ε ~ N(0, I), f(x) = aᵀv + R ε; the
+    mean share of the jitter in that, jitter R⁻ᵀ ε, is subtracted again, which leaves
+    the covariance C − jitter C (C + jitter I)⁻¹ and functions as smooth as C implies.
+    The pair
 
         L' = [[L, 0], [aᵀ, R]],    v' = [v; ε]
 
@@ -147,8 +147,8 @@ class FeaturePath:
              = g(x) + k(x, z) L⁻ᵀ (v − L⁻¹ (g(z) + √jitter e)),    e ~ N(0, I).
 
     The features are drawn anew for each function. φᵀφ is then k on average, and f is
-    linear in g: mean and covariance over functions are exactly those of p(f | v), what
-    is approximate is their being Gaussian away from z. O(N (M + num_features)).
+    linear in g: mean and covariance over functions are exactly those of p(f | v), and
+    only their being Gaussian away from z is approximate. O(N (M + num_features)).
 
     Outputs of one process share the features, with weights of their own.
 
@@ -217,16 +217,16 @@ def _outputs_first(value) -> Float[Array, "P M"]:
 
 
 def _default_jitter(kernel, x: LinearFunctional) -> Array:
-    """What ``linalg.cholesky`` adds to the diagonal of k(x, x)."""
+    """The amount that ``linalg.cholesky`` adds to the diagonal of k(x, x)."""
     variances = x.variance(kernel)
     return default_jitter(variances.dtype) * jnp.mean(variances)
 
 
 def _white_variance(kernel, x: LinearFunctional) -> Array | None:
-    """Of white noise, which has neither derivatives nor any share in an integral."""
+    """Variance of white noise, which has no derivatives and no share in integrals."""
     return white_variance(kernel, x.z) if isinstance(x, Points) else None
 
 
 def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
-    """``evaluate``, rows [n, D] -> [n, P], on so many rows at a time."""
+    """``evaluate``, rows [n, D] -> [n, P], on a block of rows at a time."""
     return in_blocks(evaluate, x, _ROWS_AT_A_TIME, axis=0)

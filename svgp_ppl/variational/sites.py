@@ -12,8 +12,8 @@ and with t held fixed, at any other θ, u = m_θ(z) + L_θ v,
     q(v | θ) ∝ N(v; 0, I) t(u) = N(P⁻¹ Gᵀ (y − H m_θ(z)), P⁻¹),
     P(θ) = I + Gᵀ G,   G = H L_θ.
 
-P is positive whatever H is. Several processes that share a Gaussian share pseudo-data,
-y = Σ_c H_c u_c + noise. Taken one after the other, the q of u_c given those before it
+P is positive definite whatever H is. Processes that share a Gaussian share pseudo-data,
+y = Σ_c H_c u_c + noise. Taken one after another, the q of u_c given those before it
 has the pseudo-data y − Σ_{e<c} H_e u_e, and those after it, integrated out under their
 priors at θ̂, add to the noise: exact at θ̂, and any choice gives a proper q(v | θ).
 """
@@ -48,20 +48,20 @@ __all__ = [
     "sites_of",
 ]
 
-# Directions in which the data shrink a variance by less than this share have no site.
-# What is left there of an optimiser's error would be amplified where L_θ is rougher.
+# Directions in which the data shrink a variance by less than this share have no site:
+# the remaining error of an optimiser would be amplified where L_θ is rougher.
 _LEAST_PRECISION = 0.01
 
 
 class Sites(NamedTuple):
     """The sites of one process: B groups of R pseudo-data.
 
-    Either a group for each of the P outputs, of T = M values, or one of T = P M.
+    Either one group for each of the P outputs, of T = M values, or one of T = P M.
 
     Attributes:
         projection: H, [B, R, T].
         data: y, [B, R].
-        of_others: H_e of the processes before it that share the pseudo-data, [R, T_e].
+        of_others: H_e of the earlier processes that share the pseudo-data, [R, T_e].
     """
 
     projection: Array
@@ -107,10 +107,10 @@ def conditional(
     """q(v | θ) of a process whose prior is u = mean + L v.
 
     Args:
-        sites: Of this process.
+        sites: Sites of this process.
         scale_tril: L of every output.
         mean: Prior mean of u.
-        others: u of the processes before it, by name.
+        others: u of the earlier processes, by name.
     """
     groups, num_data, size = sites.projection.shape
     by_output = sites.projection.reshape(groups, num_data, -1, len(scale_tril))
@@ -174,13 +174,13 @@ def gaussian_at(
 def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
     """Means [B, T] and covariances [B, T, T] of the v of processes that share a q(v).
 
-    One group of all their values where the q(v) is coupled; otherwise there is one
+    If the q(v) is coupled, all their values are one group; otherwise there is one
     process, with a group for each of its outputs. A mixture has the moments of the
     whole.
 
     Args:
         qvs: The q(v) of each process, of any type that ``project`` knows.
-        sizes: M of each.
+        sizes: M of each process.
     """
     parts = [project_outputs(qv, jnp.eye(m)) for qv, m in zip(qvs, sizes)]
 
@@ -271,7 +271,7 @@ def _pseudo_data(
     precisions = 1.0 / np.maximum(variances, 1e-12) - 1.0
     keep = precisions > least_precision
     d = np.where(keep, precisions, 1.0)
-    # G at the fit, [R, ΣT]: what the pseudo-data see of v.
+    # G at the fit, [R, ΣT]: the effect of v on the pseudo-data.
     seen = (np.where(keep, np.sqrt(d), 0.0) * directions).T
     data = np.where(keep, (1.0 + d) / np.sqrt(d), 0.0) * (directions.T @ loc)
     projections, columns = {}, {}

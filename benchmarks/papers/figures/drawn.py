@@ -1,12 +1,14 @@
 """Which figure shows which experiments, and how it is drawn."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
 from benchmarks.papers import pages, results
-from benchmarks.papers.figures import posteriors, tables
+from benchmarks.papers.coverage import COVERAGE
+from benchmarks.papers.figures import against, posteriors, tables
 from benchmarks.papers.figures.style import LOOK
 
 UCI = (
@@ -21,19 +23,38 @@ UCI = (
 )
 FLIPS = ("adult-flip", "waveform-noise-flip")
 OTHERS = ("boston", "concrete", "naval", "power", "protein", "wine_red")
-# The figure's name, its paper, its experiments, what draws one, and the file's ending.
+OTHER_UCI, COMBINED = (
+    next(one.experiments for one in COVERAGE if name in one.figures)
+    for name in ("noise-others", "noise-combined")
+)
+# The figure's name, its paper, its experiments, and what draws it.
 SINGLE = (
     *(
-        (f"savigp-{name}", "savigp-2015", name, tables.against_sparsity)
-        for name in ("boston", "abalone", "wisconsin", "usps", "creep")
+        (f"savigp-{name}", "savigp-2015", name, against.against_sparsity)
+        for name in ("boston", "abalone", "wisconsin", "usps", "creep", "mnist")
     ),
+    ("savigp-sarcos", "savigp-2015", "sarcos", against.against_nodes),
     ("savigp-coal", "savigp-2015", "coal", posteriors.coal_by_sparsity),
-    ("mcmc-image", "mcmc-2015", "image", tables.against_inducing),
+    ("mcmc-image", "mcmc-2015", "image", against.against_inducing),
     ("mcmc-coal-held-out", "mcmc-2015", "coal-held-out", tables.gains),
     ("mcmc-coal-posterior", "mcmc-2015", "coal-posterior", posteriors.coal_bands),
     ("mcmc-pines", "mcmc-2015", "pines", posteriors.pines_map),
+    (
+        "mcmc-pines-64",
+        "mcmc-2015",
+        "pines pines-64",
+        lambda e, r: posteriors.pines_map(e, posteriors.of_process(r, "sparse")),
+    ),
     ("mcmc-clouds", "mcmc-2015", "clouds", posteriors.cloud_contours),
     ("mcmc-chains", "mcmc-2015", "chains", posteriors.convergence),
+    ("deep-mnist", "deep-2017", "mnist", against.against_layers),
+    (
+        "deep-step-time",
+        "deep-2017",
+        "step-time",
+        lambda e, r: against.against_layers(e, r, "log"),
+    ),
+    ("noise-airline", "noise-2019", "airline", tables.two_measures),
     ("coupled-posteriors", "coupled-2017", "table-1", posteriors.additive),
     (
         "noise-banana",
@@ -54,6 +75,8 @@ BESIDE = (
     ("deep-others", "deep-2017", OTHERS, "log density", tables.less_published),
     ("deep-depth", "deep-2017", ("depth",), "log density", tables.beside_published),
     ("noise-uci", "noise-2019", UCI, "nll", tables.less_published),
+    ("noise-others", "noise-2019", OTHER_UCI, "nll", tables.less_published),
+    ("noise-combined", "noise-2019", COMBINED, "nll", tables.less_published),
     ("noise-flip", "noise-2019", FLIPS, "nll", tables.beside_published),
 )
 
@@ -61,24 +84,30 @@ BESIDE = (
 def write(folder: Path) -> None:
     """Draw every figure whose results are there into docs/papers/figures."""
     with mpl.rc_context(LOOK):
-        for name, paper, experiment, draw in SINGLE:
-            held = pages.BY_NAME[paper, experiment]
-            _, runs = results.found(held, folder)
-            if runs:
-                saved(name, draw(held, runs))
+        for name, paper, experiments, draw in SINGLE:
+            names = experiments.split()
+            held = having_runs(paper, names, folder)
+            if len(held) == len(names):
+                runs = [run for _, each in held for run in each]
+                saved(name, draw(held[0][0], runs))
         for name, paper, experiments, measure, draw in BESIDE:
-            every = [pages.BY_NAME[paper, one] for one in experiments]
-            held = [(one, results.found(one, folder)[1]) for one in every]
-            held = [(one, runs) for one, runs in held if runs]
+            held = having_runs(paper, experiments, folder)
             if held:
                 saved(name, draw(held, measure, len(experiments) > 1))
+
+
+def having_runs(paper: str, names: Sequence[str], folder: Path):
+    """Those of a paper's experiments that have runs, and the runs."""
+    every = [pages.BY_NAME[paper, name] for name in names]
+    held = [(one, results.found(one, folder)[1]) for one in every]
+    return [(one, runs) for one, runs in held if runs]
 
 
 def saved(name: str, figure) -> None:
     """As SVG without a date; maps as PNG."""
     path = pages.DOCS / "figures"
     path.mkdir(parents=True, exist_ok=True)
-    if name == "mcmc-pines":
+    if name.startswith("mcmc-pines"):
         figure.savefig(path / f"{name}.png", dpi=200)
     else:
         figure.savefig(path / f"{name}.svg", metadata={"Date": None})

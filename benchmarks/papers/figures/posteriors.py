@@ -14,6 +14,11 @@ def of_case(runs, **case):
     return fitting[0] if fitting else None
 
 
+def of_process(runs, name: str):
+    """Runs of the process of this name."""
+    return [run for run in runs if run["settings"]["process"] == name]
+
+
 def coal_bands(experiment, runs):
     """Rate and band of 90 per cent: Gaussian, sparse draws, exact process."""
     figure, axes = subplots(1, 1, height=3.4)
@@ -33,10 +38,12 @@ def coal_bands(experiment, runs):
             axes.plot(years, curves[end], "--", color=colour, lw=1.0)
         if colour == "0.35":
             axes.fill_between(years, curves["low"], curves["high"], color="0.9", lw=0)
-    dates = years.repeat(np.array(curves["count"]))
-    axes.plot(dates, np.full(len(dates), -0.15), "|", color="k", ms=7)
-    axes.set(xlabel="year", ylabel="disasters a year")
-    axes.legend()
+    axes.plot([], [], "--", color="0.5", lw=1.0, label="5 and 95 %")
+    counts = np.array(curves["count"])
+    name, tops = f"counts, up to {counts.max()}", -0.9 + 0.8 * counts / counts.max()
+    axes.vlines(years, -0.9, tops, color="k", lw=1.5, label=name)
+    axes.set(xlabel="year", ylabel="disasters a year", yticks=range(5))
+    figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 
@@ -48,10 +55,17 @@ def coal_by_sparsity(experiment, runs):
         for i, run in enumerate(sorted(own, key=lambda r: r["settings"]["SF"])):
             curves, name = run["curves"], f"SF {run['settings']['SF']:g}"
             years = 1851.2 + np.array(curves["day"]) / 365.25
-            ax.plot(years, curves["mean"], color=COLOURS[i], label=name)
-            ax.plot(years, curves["low"], "--", color=COLOURS[i], lw=0.9)
-            ax.plot(years, curves["high"], "--", color=COLOURS[i], lw=0.9)
+            # Dashes take turns: lines that coincide are striped, and none is hidden.
+            for curve, width, dash in (
+                ("mean", 2.6, 3),
+                ("low", 1.2, 4),
+                ("high", 1.2, 4),
+            ):
+                look = {"lw": width, "ls": (dash * i, (dash, dash * (len(own) - 1)))}
+                ax.plot(years, curves[curve], color=COLOURS[i], **look)
+            ax.plot([], [], color=COLOURS[i], lw=2.6, label=name)
         ax.set(title=family, xlabel="year")
+    axes[0].plot([], [], color="0.5", lw=1.2, label="5 and 95 %")
     axes[0].set_ylabel("disasters in 50 days")
     axes[0].legend()
     return figure
@@ -59,18 +73,25 @@ def coal_by_sparsity(experiment, runs):
 
 def pines_map(experiment, runs):
     """Mean intensity of every process that has been run, with trees and z."""
-    figure, axes = subplots(1, len(runs), height=5.0 / len(runs) + 0.8, squeeze=False)
+    look = {"height": 5.2 / len(runs) + 0.5, "squeeze": False, "sharey": True}
+    figure, axes = subplots(1, len(runs), **look)
     top = max(np.max(run["curves"]["intensity"]) for run in runs)
     for ax, run in zip(axes[0], runs, strict=True):
         cells, curves = run["settings"]["cells"], run["curves"]
         held = gp.datasets.pines(cells)
         values = np.array(curves["intensity"]).reshape(cells, cells).T
         image = ax.imshow(
-            values, origin="lower", extent=(0, 10, 0, 10), cmap="viridis", vmax=top
+            values, origin="lower", extent=(0, 10, 0, 10), vmin=0.0, vmax=top
         )
-        ax.plot(*np.array(curves["z"]).T, "+", color="w", ms=4, mew=0.6)
-        ax.plot(*held.x[held.y > 0].T, "o", color=ORANGE, ms=3)
-        ax.set(title=run["settings"]["process"], xlabel="m", ylabel="m")
+        ax.plot(*np.array(curves["z"]).T, "+", color="w", ms=5 - len(runs), mew=0.5)
+        sizes, look = 12.0 * held.y / len(runs), {"lw": 0.5, "ec": "k"}
+        ax.scatter(*held.x.T, sizes, color=ORANGE, zorder=3, **look)
+        name = f"{run['settings']['process']}, {cells} × {cells}"
+        ax.set(title=name, xlabel="m", xticks=range(0, 11, 2))
+    axes[0, 0].set_ylabel("m")
+    axes[0, 0].plot([], [], "o", color=ORANGE, mec="k", mew=0.5, ms=5, label="trees")
+    axes[0, 0].plot([], [], "k+", ms=5, label="z (white)")
+    figure.legend(loc="outside upper center", ncols=2)
     figure.colorbar(image, ax=axes[0], label="trees per m²")
     return figure
 
@@ -119,6 +140,11 @@ def toy_contours(experiment, runs, name: str):
             )
         ax.plot(*np.array(run["curves"]["z"]).T, "k+", ms=6, mew=1.0)
         ax.set(title=run["settings"]["noise"])
+    thin = "0.1 and 0.9" if held.num_classes == 2 else "0.9"
+    axes[0, 0].plot([], [], "k", lw=1.8, label="probability 0.5")
+    axes[0, 0].plot([], [], "k", lw=0.8, label=thin)
+    axes[0, 0].plot([], [], "k+", ms=6, mew=1.0, label="z")
+    figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 
@@ -126,25 +152,24 @@ def additive(experiment, runs):
     """Posterior correlations at the data, and the sd of f by each q(v)."""
     own = [r for r in runs if r["curves"]]
     figure, axes = subplots(1, 2)
-    names, heights = [], []
+    names, heights, colours = [], [], ("0.75", *COLOURS)
     for i, run in enumerate(own):
         settings, curves = run["settings"], run["curves"]
-        name = settings["q(v)"] + (f", {settings['M']}" if "M" in settings else "")
+        name = settings["q(v)"] + (f", M = {settings['M']}" if "M" in settings else "")
         names.append(name)
         heights.append(np.mean(curves["sd f"]))
         if settings["q(v)"] != "mean field":
-            bins = np.linspace(-1.0, -0.6, 41)
+            is_exact = settings["q(v)"] == "exact"  # grey, and the others over it
             axes[0].hist(
                 curves["correlation"],
-                bins,
-                histtype="step",
-                color=COLOURS[i],
+                np.linspace(-1.0, -0.8, 21),
+                histtype="stepfilled" if is_exact else "step",
+                color=colours[i],
                 lw=1.6,
-                label=name,
             )
     axes[0].set(xlabel="correlation of f and g", ylabel="data")
-    axes[0].legend(title="(mean field: 0)")
-    axes[1].barh(range(len(names)), heights, color=COLOURS[: len(names)])
+    axes[0].text(-0.8, 200.0, "mean field: 0", ha="right")
+    axes[1].barh(range(len(names)), heights, color=colours[: len(names)])
     axes[1].set_yticks(range(len(names)), names)
     axes[1].invert_yaxis()
     axes[1].set(xlabel="mean sd of f")
@@ -152,7 +177,7 @@ def additive(experiment, runs):
 
 
 def convergence(experiment, runs):
-    """PSRF of the five slowest parameters after so many draws."""
+    """PSRF of the slowest parameter after so many draws."""
     figure, axes = subplots(1, 1, height=3.0)
     for i, run in enumerate(runs):
         name = ", ".join(
@@ -161,11 +186,9 @@ def convergence(experiment, runs):
             if k in run["settings"]
         )
         table = np.array(run["curves"]["psrf"])
-        axes.plot(
-            run["curves"]["draws"], table[:, -1], color=COLOURS[i % 6], label=name
-        )
-        axes.plot(run["curves"]["draws"], table[:, :-1], color=COLOURS[i % 6], lw=0.6)
-    axes.axhline(1.0, color="0.5", lw=0.8)
-    axes.set(xlabel="draws", ylabel="PSRF")
-    axes.legend()
+        style = {"color": COLOURS[i % 6], "ls": ("-", "--")[i // 6]}
+        axes.plot(run["curves"]["draws"], table.max(1) - 1.0, label=name, **style)
+    axes.set(xlabel="draws", ylabel="largest PSRF − 1", yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    figure.legend(loc="outside upper center", ncols=2)
     return figure

@@ -1,4 +1,4 @@
-"""Figures of tables: ours beside published, and measures against a setting."""
+"""Figures of tables: ours beside published, a case a line."""
 
 import numpy as np
 
@@ -19,18 +19,24 @@ def lines_of(held, measure: str, is_named: bool):
     return lines
 
 
-def one_a_line(lines, measure: str):
-    """Axes with a case a line, the first one on top."""
+def one_a_line(lines, measure: str, is_named: bool):
+    """Axes with a case a line, the first one on top, and lines between experiments."""
     figure, axes = subplots(1, 1, height=max(1.6, 0.9 + 0.3 * len(lines)))
-    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-    axes.set(xlabel=measure, ylim=(len(lines) - 0.5, -0.5))
+    names = [name for name, _ in lines]
+    axes.set_yticks(range(len(lines)), names)
+    axes.set(ylim=(len(lines) - 0.5, -0.5))
+    figure.supxlabel(measure, fontsize=12)
+    sets = [name.partition(",")[0] for name in names]
+    for i in range(1, len(sets)):
+        if is_named and sets[i] != sets[i - 1]:
+            axes.axhline(i - 0.5, color="0.85", lw=0.8)
     return figure, axes
 
 
 def beside_published(held, measure: str, is_named: bool):
     """Ours (filled, two standard errors) and published values (hollow)."""
     lines = lines_of(held, measure, is_named)
-    figure, axes = one_a_line(lines, measure)
+    figure, axes = one_a_line(lines, measure, is_named)
     for i, (_, cell) in enumerate(lines):
         error = 2.0 * (cell.ours.error or 0.0)
         axes.errorbar(cell.ours.mean, i, xerr=error, fmt="o", color=COLOURS[0])
@@ -49,74 +55,31 @@ def less_published(held, measure: str, is_named: bool):
     lines = [(name, cell) for name, cell in every if cell.difference is not None]
     better = lines[0][1].measure.better
     name = f"{measure}, ours − published, ± 2 s.e. ({better} is better)"
-    figure, axes = one_a_line(lines, name)
+    figure, axes = one_a_line(lines, name, is_named)
     axes.axvline(0.0, color="0.5", lw=0.8)
     for i, (_, cell) in enumerate(lines):
-        gap = cell.difference
-        colour = COLOURS[1] if cell.is_worse else COLOURS[0]
-        axes.errorbar(gap.mean, i, xerr=2.0 * (gap.error or 0.0), fmt="o", color=colour)
+        gap, k = cell.difference, int(cell.is_worse)
+        error = 2.0 * (gap.error or 0.0)
+        axes.errorbar(gap.mean, i, xerr=error, fmt="os"[k], color=COLOURS[k])
+    for k in sorted({int(cell.is_worse) for _, cell in lines}):
+        name = "worse by more than 2 s.e." if k else "not worse"
+        axes.plot([], [], "os"[k], color=COLOURS[k], label=name)
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
-def against_sparsity(experiment, runs):
-    """Both measures against SF, a line a family, ± 2 standard errors."""
+def two_measures(experiment, runs):
+    """The first two measures of all cases side by side, ± 2 standard errors."""
     found = rows(experiment, runs)
-    figure, axes = subplots(1, 2)
-    families = list(dict.fromkeys(row.case["q(v)"] for row in found))
-    for ax, measure in zip(axes, experiment.measures, strict=True):
-        for i, family in enumerate(families):
-            cells = {
-                row.case["SF"]: cell
-                for row in found
-                for cell in row.cells
-                if row.case["q(v)"] == family and cell.measure == measure
-            }
-            at = np.arange(len(cells)) + 0.12 * (i - 1)
-            ax.errorbar(
-                at,
-                [c.ours.mean for c in cells.values()],
-                [2.0 * (c.ours.error or 0.0) for c in cells.values()],
-                fmt="osD"[i] + "-",
-                color=COLOURS[i],
-                lw=1,
-                label=family,
-            )
-            ax.set_xticks(range(len(cells)), [f"{sf:g}" for sf in cells])
-        name = f"{measure.name}, %" if "rate" in measure.name else measure.name
-        ax.set(xlabel="M / N", ylabel=name)
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3
-    )
-    return figure
-
-
-def against_inducing(experiment, runs):
-    """Held-out log probability of image segments against M, four panels in one row."""
-    found = rows(experiment, runs)
-    figure, axes = subplots(1, 2, sharey=True)
-    for ax, kernel in zip(axes, ("isotropic", "ARD"), strict=True):
-        for i, z in enumerate(("k-means", "fitted")):
-            own = [r for r in found if r.case["kernel"] == kernel and r.case["z"] == z]
-            own = sorted(own, key=lambda r: r.case["M"])
-            for style, name in (("--", "Gaussian"), ("-", "draws")):
-                values = [
-                    next(c for c in r.cells if c.measure.name == name).ours.mean
-                    for r in own
-                ]
-                at = [r.case["M"] for r in own]
-                ax.plot(at, values, style, marker="os"[i], color=COLOURS[i])
-        ax.set(xscale="log", xlabel="M", title=kernel)
-        at = sorted({r.case["M"] for r in found})
-        ax.set_xticks(at, [str(m) for m in at])
-        ax.minorticks_off()
-    axes[0].set_ylabel("held-out log probability")
-    for i, z in enumerate(("k-means", "fitted z")):
-        axes[1].plot([], [], "os"[i], color=COLOURS[i], label=z)
-    for style, name in (("--", "Gaussian"), ("-", "draws")):
-        axes[1].plot([], [], style, color="0.3", label=name)
-    figure.legend(
-        *axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=4
-    )
+    figure, axes = subplots(1, 2, height=2.2, sharey=True)
+    for ax, measure in zip(axes, experiment.measures[:2], strict=True):
+        for i, row in enumerate(found):
+            ours = next(c.ours for c in row.cells if c.measure == measure)
+            error = 2.0 * (ours.error or 0.0)
+            ax.errorbar(ours.mean, i, xerr=error, fmt="o", color=COLOURS[0])
+        ax.set(xlabel=f"{measure.name} ({measure.better} is better)", xmargin=0.1)
+    axes[0].set_yticks(range(len(found)), [label(row.case) for row in found])
+    axes[0].set_ylim(len(found) - 0.5, -0.5)
     return figure
 
 

@@ -1,0 +1,278 @@
+"""Runs of chains as files, from which they continue as if nothing had happened.
+
+A file holds the positions of the chains, what was tuned, all outputs so far, and what
+distinguishes this run from others. The key of a step depends on its number alone, so
+that the other draws are the same numbers whenever, and in whatever blocks, they are
+drawn.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from svgp_ppl.mcmc.chains.phases import Phase, Phases, Start, joined
+from svgp_ppl.runtime.checkpoints import Checkpoint, read, restored, write
+from svgp_ppl.runtime.compilation import call
+
+__all__ = ["Reached", "Rows", "RunFile", "facts_of"]
+
+_UNSAVED = "the chains go on, and their draws are returned at the end."
+_REFUSED = (
+    "{path} is the checkpoint of another run: {{}}. With the arguments of that run its "
+    "chains go on (num_samples alone may differ); for this one give another "
+    "checkpoint=, or delete the file."
+)
+
+
+class Rows:
+    """Outputs of the steps of a phase, as they arrive.
+
+    Args:
+        num_steps: Number of steps; a file may hold more.
+
+    Attributes:
+        tree: Arrays [num_steps, chains, ...]; None before the first step. Entries
+            beyond the steps that are done have no meaning.
+    """
+
+    def __init__(self, num_steps: int):
+        self._num_steps, self.tree = num_steps, None
+
+    def put(self, first: int, outputs: Any) -> None:
+        """Store outputs of the steps from ``first`` on."""
+        if self.tree is None:
+            num_steps = max(self._num_steps, len(jax.tree.leaves(outputs)[0]))
+            self.tree = jax.tree.map(
+                lambda a: np.empty((num_steps, *a.shape[1:]), a.dtype), outputs
+            )
+        for all_rows, new in zip(jax.tree.leaves(self.tree), jax.tree.leaves(outputs)):
+            all_rows[first : first + len(new)] = new
+
+    def between(self, first: int, last: int) -> Any:
+        """Outputs of some steps, {} if there was none."""
+        if self.tree is None:
+            return {}
+        return jax.tree.map(lambda a: a[first:last], self.tree)
+
+
+class Reached(NamedTuple):
+    """Where a run stands. Replaced as a whole, so that an interrupt finds it intact.
+
+    Attributes:
+        phase: The phase.
+        done: Number of its steps that are done.
+        carry: State by group, leaves [chains of the group, ...].
+        tuned: What the sampler tuned by group; each None in the warm-up.
+        num_warmup_steps: Steps of the warm-up that are done.
+        seconds: Time of the steps, by phase.
+    """
+
+    phase: Phase
+    done: int
+    carry: tuple
+    tuned: tuple
+    num_warmup_steps: int
+    seconds: dict[str, float]
+
+
+class RunFile:
+    """The checkpoint of a run.
+
+    Args:
+        path: Name of the file.
+
+    Raises:
+        ValueError: No file can be written there, or there is one of another kind.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = path
+        self._file = Checkpoint(path, "chains", _UNSAVED)
+        self._facts: dict[str, Any] = {}
+        self._saved: Reached | None = None
+
+    def is_due(self) -> bool:
+        """Whether it is time to write again."""
+        return self._file.is_due()
+
+    def steps_between(self, count: int, seconds: float) -> int:
+        """Steps between two writes, if ``count`` take ``seconds``; at least one."""
+        return max(1, int(count * self._file.seconds_between / max(seconds, 1e-9)))
+
+    def save(self, reached: Reached, rows: dict[str, Rows], compiling: float) -> None:
+        """Write the run, unless already written; a failure is a warning.
+
+        Args:
+            reached: Where it stands.
+            rows: Outputs of each phase.
+            compiling: Seconds of compilation.
+        """
+        if reached is self._saved:
+            return
+        warmup = rows["warmup"].between(0, reached.num_warmup_steps)
+        record = {
+            "facts": json.dumps(self._facts),
+            "phase": reached.phase,
+            "done": reached.done,
+            "num_warmup_steps": reached.num_warmup_steps,
+            "seconds": json.dumps(reached.seconds),
+            "compiling": compiling,
+            "warmup stats": warmup.get("stats", {}),
+        }
+        if reached.phase == "sample" and reached.done:
+            outputs = rows["sample"].between(0, reached.done)
+            draws = enumerate(jax.tree.leaves(outputs["draws"]))
+            record["draws"] = {str(i): leaf for i, leaf in draws}
+            record["stats"] = outputs["stats"]
+        state = joined(zip(reached.carry, reached.tuned))
+        if self._file.save(partial(_write, record=record, state=state)):
+            self._saved = reached
+
+    def load(
+        self,
+        facts: dict[str, Any],
+        start: Start,
+        phases: Phases,
+        positions: Any,
+        rows: dict[str, Rows],
+    ) -> tuple[Reached, float] | None:
+        """Where the stored run stood, and its seconds of compilation.
+
+        Args:
+            facts: What distinguishes this run from others, by :func:`facts_of`.
+            start: Its start.
+            phases: Its programs.
+            positions: Positions with the number and form of those of the draws.
+            rows: Outputs of each phase, to be filled.
+
+        Returns:
+            None if there is no file.
+
+        Raises:
+            ValueError: The file is of another run; says what differs.
+        """
+        self._facts = facts
+        if not self._file.exists():
+            return None
+        record, stored = read(self._file.path, "chains")
+        name = str(self.path).replace("{", "{{").replace("}", "}}")
+        refusal = _REFUSED.format(path=name)
+        _require_same(json.loads(record["facts"]), facts, refusal)
+        phase: Phase = record["phase"]
+        fresh: list = [(warmup, None) for warmup in start.warmup]
+        if phase == "sample":
+            fresh = [phases.finish(warmup) for warmup in start.warmup]
+        groups = phases.groups(restored(stored, joined(fresh), refusal))
+        carry, tuned = zip(*map(_as_before, groups, fresh))
+        if record["warmup stats"]:
+            rows["warmup"].put(0, {"stats": record["warmup stats"]})
+        if "draws" in record:
+            structure = jax.tree.structure(positions)
+            leaves = [record["draws"][str(i)] for i in range(structure.num_leaves)]
+            draws = structure.unflatten(leaves)
+            rows["sample"].put(0, {"draws": draws, "stats": record["stats"]})
+        seconds = json.loads(record["seconds"])
+        number = record["num_warmup_steps"]
+        self._saved = Reached(phase, record["done"], carry, tuned, number, seconds)
+        return self._saved, record["compiling"]
+
+
+def _write(path: Path, record: dict[str, Any], state: Any) -> None:
+    write(path, "chains", record, state)
+
+
+def _as_before(state: Any, fresh: Any) -> Any:
+    """Arrays of a file with their former types: JAX's weak ones are weak again."""
+
+    def run(state, fresh):
+        return jax.tree.map(lambda new, old: old.at[...].set(new), state, fresh)
+
+    return call(run, ("state of chains from a file",), state, fresh, runs_once=True)
+
+
+# -------------------------------------------------------------- what tells runs apart
+
+
+def facts_of(
+    key: Any,
+    positions: Any,
+    data: Any,
+    sampler: Any,
+    made_of: Any,
+    num_warmup: int,
+    logdensity: np.ndarray,
+) -> dict[str, Any]:
+    """What distinguishes a run from others, in values that a file can hold.
+
+    A function cannot be compared with one of another process: the model is recognised
+    by the log density at the start of the chains, which depends on its code and data.
+    """
+    leaves = jax.tree.leaves(positions)
+    plain = int | float | str | np.generic
+    options = [v for v in jax.tree.leaves(made_of) if isinstance(v, plain)]
+    has_repr = dataclasses.is_dataclass(sampler)  # that of others may be an address
+    return {
+        "sampler": repr(sampler) if has_repr else type(sampler).__name__,
+        "num_warmup": num_warmup,
+        "num_chains": len(leaves[0]),
+        "precision": str(np.asarray(logdensity).dtype),
+        "key": np.asarray(_plain(key)).tolist(),
+        "plain arguments": repr(options),
+        "data": _digest(data),
+        "log density": np.asarray(logdensity, float).tolist(),
+    }
+
+
+def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) -> None:
+    """Compare the facts of a file with those expected; the first difference counts.
+
+    Raises:
+        ValueError: They differ; says how.
+    """
+    words = {
+        "key": "its random key is another one",
+        "data": "its data, or the fit that it starts from, are others",
+    }
+    for name, wanted in facts.items():
+        came = found[name]
+        if name != "log density" and came != wanted:
+            verb = "are" if name == "plain arguments" else "is"
+            plain = f"its {name} {verb} {came}, and should be {wanted}"
+            raise ValueError(refusal.format(words.get(name, plain)))
+    came, wanted = (np.asarray(of["log density"]) for of in (found, facts))
+    # Not bit by bit: the file may come from another machine.
+    precision = 1e-3 if facts["precision"] == "float32" else 1e-6
+    if not np.allclose(came, wanted, rtol=precision, atol=precision):
+        raise ValueError(
+            refusal.format(
+                f"its log densities at the start are {came.tolist()}, and should be "
+                f"{wanted.tolist()}, so its model is another one"
+            )
+        )
+
+
+def _digest(data: Any) -> str:
+    """What distinguishes arrays: names, shapes, types and contents."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]:
+        leaf = np.ascontiguousarray(_plain(leaf))
+        name = f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}"
+        digest.update(name.encode())
+        digest.update(leaf.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """An array of NumPy; for random keys their numbers."""
+    leaf = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.atleast_1d(np.asarray(leaf))

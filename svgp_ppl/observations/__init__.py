@@ -1,0 +1,5 @@
+"""Observations given latents: their distribution, and what is known of the data."""
+
+from svgp_ppl.observations.expected import Expected, expected_of
+
+__all__ = ["Expected", "expected_of"]

@@ -1,0 +1,132 @@
+"""Observed sites of a run: data, which of them are known, probabilities, draws, axes.
+
+Shared by draws of a sampler and checks of a model. Rows that a mask leaves out are
+dropped, and entries of a table become NaN: unknown values are not made up.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
+from svgp_ppl.observations.expected import expected_of
+
+__all__ = [
+    "Data",
+    "data_of",
+    "draw_of",
+    "known_part",
+    "known_rows",
+    "known_terms",
+    "log_probability",
+    "plate_axes",
+]
+
+
+class Data(NamedTuple):
+    """The data of a site.
+
+    Attributes:
+        values: [N] (and event axes); whole numbers where the support is discrete.
+        known: Which count, [N] or of the shape of the values.
+    """
+
+    values: Any
+    known: Any
+
+
+def data_of(sites: dict[str, dict]) -> dict[str, Data]:
+    """The data of every observed site of a trace."""
+    found = {}
+    for name, site in sites.items():
+        if site["type"] == "sample" and site["is_observed"]:
+            values, distribution = jnp.asarray(site["value"]), site["fn"]
+            if distribution.support.is_discrete:
+                values = values.astype(int)
+            expected, mask = expected_of(site), unwrapped(distribution)[1]
+            if expected is not None and expected.entries is not None:
+                mask = expected.entries
+            batch = distribution.batch_shape
+            shape = batch if jnp.ndim(mask) <= len(batch) else jnp.shape(values)
+            found[name] = Data(values, jnp.broadcast_to(jnp.asarray(mask), shape))
+    return found
+
+
+def log_probability(site: dict) -> jax.Array:
+    """log E p(y_n | f_n) of the data of an ``observe`` site, log p(y_n) of others."""
+    expected = expected_of(site)
+    if expected is not None:
+        return expected.log_predictive(site["value"])
+    return site["fn"].log_prob(site["value"])
+
+
+def draw_of(site: dict, key) -> jax.Array:
+    """New data for an observed site; for a site without data, its draw in the trace."""
+    if not site["is_observed"]:
+        return site["value"]
+    distribution = expected_of(site) or site["fn"]
+    return distribution.sample(key)
+
+
+def known_rows(data: Data) -> np.ndarray | None:
+    """Numbers of the rows with any known entry; None if that is all rows."""
+    known = np.asarray(data.known)
+    if not known.ndim:
+        return None
+    rows = known.reshape(len(known), -1).any(axis=1)
+    return None if rows.all() else np.flatnonzero(rows)
+
+
+def known_part(values, data: Data, leading: int = 0) -> np.ndarray:
+    """Data, or draws of them, without unknown rows; NaN at other holes.
+
+    Args:
+        values: [..., N] and event axes.
+        data: The data of the site.
+        leading: Number of axes before the rows.
+    """
+    values, known = _of_rows(values, data, leading)
+    if known.all():
+        return values
+    missing = values.ndim - leading - known.ndim
+    return np.where(known.reshape(known.shape + (1,) * missing), values, np.nan)
+
+
+def known_terms(values, data: Data, leading: int = 0) -> np.ndarray:
+    """Log probabilities [..., N] of the rows with any known entry."""
+    return _of_rows(values, data, leading)[0]
+
+
+def _of_rows(values, data: Data, leading: int) -> tuple[np.ndarray, np.ndarray]:
+    values, known, rows = np.asarray(values), np.asarray(data.known), known_rows(data)
+    if rows is None:
+        return values, known
+    return np.take(values, rows, axis=leading), known[rows]
+
+
+def plate_axes(sites: dict[str, dict]) -> dict[str, tuple[str, ...]]:
+    """Names of the leading axes of values, those of the plates around them.
+
+    A site is left out unless plates name all axes of its batch, or if an axis cannot
+    carry the name: its length differs, or ArviZ needs the name.
+    """
+    found = {}
+    for name, site in sites.items():
+        if site["type"] not in ("sample", "deterministic"):
+            continue
+        if is_layer(site) or is_inducing(site):
+            continue
+        shape = jnp.shape(site["value"])
+        num_event = site["fn"].event_dim if site["type"] == "sample" else 0
+        batch = shape[: len(shape) - num_event]
+        frames = {frame.dim: frame for frame in site.get("cond_indep_stack", [])}
+        fitting = [
+            frames[dim].name
+            for dim in range(-len(batch), 0)
+            if dim in frames and frames[dim].size == batch[dim]
+        ]
+        if batch and len(fitting) == len(batch) and not {"chain", "draw"} & {*fitting}:
+            found[name] = tuple(fitting)
+    return found

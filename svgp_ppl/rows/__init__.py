@@ -1,0 +1,17 @@
+"""Rows of data: arrays, files, several devices, and batches of rows."""
+
+from svgp_ppl.rows.arrays import is_array, pages_of, with_rows
+from svgp_ppl.rows.arrow import ArrowRows, arrow_rows
+from svgp_ppl.rows.batches import filled_batches, in_batches
+from svgp_ppl.rows.sharding import shard
+
+__all__ = [
+    "ArrowRows",
+    "arrow_rows",
+    "filled_batches",
+    "in_batches",
+    "is_array",
+    "pages_of",
+    "shard",
+    "with_rows",
+]

@@ -1,0 +1,64 @@
+"""Which arguments are arrays, which have rows, and the memory pages of files."""
+
+import mmap
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from svgp_ppl.rows.arrow import ArrowRows
+from svgp_ppl.rows.sharding import automatic, is_sharded
+
+__all__ = ["is_array", "pages_of", "with_rows"]
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the arguments is an array that JAX can hold.
+
+    Strings, dates, objects and masked arrays are left for the model to use.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        return False
+    if isinstance(leaf, np.ndarray):
+        kind = leaf.dtype.kind
+        is_half = kind == "V" and jnp.issubdtype(leaf.dtype, np.number)
+        return kind in "biufc" or is_half  # bfloat16 and the like have the kind V
+    return isinstance(leaf, jax.Array | ArrowRows)
+
+
+def with_rows(leaves: list) -> dict[int, Any]:
+    """Leaf -> array, for the arrays that are as long as the first one.
+
+    Args:
+        leaves: Leaves of the arguments of a model.
+
+    Returns:
+        The arrays, in the order of the arguments; empty if there are none.
+    """
+    arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
+    first = next(iter(arrays.values()), ())
+    arrays = {i: x for i, x in arrays.items() if len(x) == len(first)}
+    return {i: _in_place(x) for i, x in arrays.items()}
+
+
+def _in_place(array: Any) -> Any:
+    """A source of rows: not copied if it is on several devices, or in a file."""
+    if isinstance(array, ArrowRows):
+        return array
+    return automatic(array) if is_sharded(array) else np.asanyarray(array)
+
+
+def pages_of(array: Any) -> mmap.mmap | None:
+    """The mapping of a file behind a read-only array, if it can be advised.
+
+    Not that of a writable one: pages of a copy-on-write mapping that are released
+    forget what was written.
+    """
+    if isinstance(array, ArrowRows):
+        return array.pages if hasattr(mmap, "MADV_DONTNEED") else None
+    reads_only = False
+    while array is not None and not isinstance(array, mmap.mmap):
+        reads_only |= isinstance(array, np.memmap) and array.mode == "r"
+        array = getattr(array, "base", None)
+    return array if reads_only and hasattr(mmap, "MADV_DONTNEED") else None

@@ -1,0 +1,434 @@
+"""Programs: compiled once for what determines them, and found again.
+
+``jax.jit`` finds a program by the function object: a closure made at every call is
+compiled at every call, and the values it closes over live as long as the program.
+Here a program keeps neither a model nor data alive, and is found in two ways:
+
+1. by what its caller says determines it (a model, a sampler, options), and by the
+   shapes of its arguments: it is not even traced again;
+2. by its lowered text, every array around it an argument: a function defined anew with
+   the same code is traced and not compiled.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer, eval_jaxpr
+
+from svgp_ppl.rows import is_array
+from svgp_ppl.rows.sharding import (
+    as_array,
+    automatic,
+    device_ids,
+    local,
+    placed,
+    rows_spread_like,
+    signature,
+)
+
+__all__ = [
+    "TRACING",
+    "Program",
+    "as_jax_arrays",
+    "cache_compilations",
+    "call",
+    "find",
+    "forget_programs",
+    "inspected",
+    "look",
+    "partition",
+    "static_part",
+    "traced_once",
+]
+
+# Programs of either kind that are remembered; enough for a whole session of work.
+_MOST_PROGRAMS = 256
+_MOST_BYTES = 2**28  # up to this size arrays around a model are compared by contents
+
+# NumPyro's stack of handlers is global: one model is traced at a time.
+TRACING = threading.RLock()
+
+# Options of XLA for programs that are run once: a third of the time to compile. They
+# are not part of any interface; an XLA that does not know them compiles without them.
+_QUICKLY: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+_found: OrderedDict[tuple, "_Found"] = OrderedDict()
+_compiled: OrderedDict[str, Any] = OrderedDict()
+
+
+class _Found(NamedTuple):
+    """The stored parts of a program.
+
+    Attributes:
+        executable: The compiled program, of two flat lists: constants and arguments.
+        constants: The arrays that the function closes over.
+        out_tree: Structure of its result.
+    """
+
+    executable: Any
+    constants: list
+    out_tree: Any
+
+
+class Program(NamedTuple):
+    """A compiled function; call it with arguments like those it was found for.
+
+    Attributes:
+        found: Its stored parts.
+        seconds: Time to find it (and to trace and compile it).
+    """
+
+    found: _Found
+    seconds: float
+
+    def __call__(self, *args) -> Any:
+        """The result of the function."""
+        return self.bound(*args)()
+
+    def bound(self, *args) -> Callable[[], Any]:
+        """The call, with arrays made in this thread as arguments, and its settings."""
+        flat = [as_array(leaf) for leaf in jax.tree.leaves(args)]
+        run, constants, out_tree = self.found
+        return lambda: out_tree.unflatten(run(constants, flat))
+
+
+def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Any:
+    """``function(*args)``, compiled at most once; inside a trace, part of it.
+
+    The arguments are those of :func:`find`. If they are on several devices, the result
+    is on one.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+        return function(*args)
+    return local(find(function, made_of, *args, runs_once=runs_once)(*args))
+
+
+def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Program:
+    """The program of a function for such arguments; compiled if there is none.
+
+    If the arguments are on several devices, each of those gets the whole result.
+
+    Args:
+        function: Function of arrays and trees of arrays. Only its code and the values
+            it closes over matter: it is traced, and not kept.
+        made_of: What determines the function, besides the shapes of its arguments.
+            Plain values and frozen dataclasses are compared, everything else is taken
+            by identity and not kept alive. Include a string that names the program.
+        *args: Example arguments.
+        runs_once: Whether it is called only once or twice, so that compiling in half
+            the time matters more than running in a third of it.
+    """
+    began = time.perf_counter()
+    leaves, in_tree = jax.tree.flatten(args)
+    flat = [as_array(leaf) for leaf in leaves]
+    key = (_identity(made_of, set()), in_tree, tuple(map(signature, flat)), _settings())
+    with TRACING:
+        found = _found.get(key)
+        if found is None:
+            found = _lowered(function, in_tree, flat, runs_once)
+            _remember(_found, key, found)
+        else:
+            _found.move_to_end(key)
+    return Program(found, time.perf_counter() - began)
+
+
+def inspected(function: Callable, *args) -> Any:
+    """Facts that ``function(*args)`` returns when it is traced; nothing is computed.
+
+    Args:
+        function: Returns plain facts (names, shapes, flags), no arrays. The values it
+            closes over are concrete, and can be checked as well.
+        *args: Arrays and trees of arrays, of which it sees only the shapes.
+    """
+    facts = []
+    with TRACING:
+        jax.eval_shape(lambda *args: facts.append(function(*args)), *args)
+    return facts[0]
+
+
+def traced_once(function: Callable, *args) -> tuple[Callable, Any]:
+    """``function`` as its traced operations, and the shapes of its result.
+
+    For a function that takes long to trace and is traced again with the same shapes,
+    such as the body of a loop.
+
+    Args:
+        function: Function of arrays and trees of arrays.
+        *args: Arguments with the shapes of later calls.
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    structure = jax.tree.structure(shapes)
+
+    def operations(*args):
+        leaves = eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(args))
+        return structure.unflatten(leaves)
+
+    return operations, shapes
+
+
+def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> Any:
+    """Facts that ``function(args, kwargs, *traced)`` returns; nothing is computed.
+
+    Args:
+        function: Returns plain facts, no arrays.
+        args: Arguments of a model, which keep their values and can be checked.
+        kwargs: Its keyword arguments, likewise.
+        *traced: Arrays and trees of arrays, of which only the shapes are seen.
+    """
+    args, kwargs = jax.tree.map(automatic, (args, kwargs))
+    try:
+        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+    except jax.errors.TracerArrayConversionError:
+        # Traced indices work on JAX's arrays, but not on those of NumPy.
+        args, kwargs = as_jax_arrays(args, kwargs)
+        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+
+
+def forget_programs() -> None:
+    """Forget all programs that were compiled here."""
+    with TRACING:
+        _found.clear()
+        _compiled.clear()
+
+
+def cache_compilations(folder: str | os.PathLike | None = None) -> Path:
+    """Keep compiled programs on disk, for the next process.
+
+    Sets JAX's persistent compilation cache for everything this process compiles from
+    now on, small programs included (JAX's own threshold of one second skips most of
+    them): a script that is started again then compiles next to nothing.
+
+    Args:
+        folder: Where to keep them; by default ``svgp_ppl`` in the user's cache folder.
+            It grows without bound and may be deleted at any time.
+
+    Returns:
+        The folder.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> folder = gp.cache_compilations()
+    """
+    if folder is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "svgp_ppl"
+    path = Path(folder).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
+
+
+# ------------------------------------------------------------ the arguments of a model
+
+
+def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tuple]:
+    """The arguments of a model, split into arrays and the rest.
+
+    Arrays are passed to programs as arguments, so that data are never constants of
+    compiled code; flags, sizes and None stay Python values.
+
+    Returns:
+        The arrays; a function ``combine(arrays) -> (args, kwargs)``; and what else
+        determines the arguments, for ``made_of``.
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    arrays = [as_array(leaf) for leaf in leaves if is_array(leaf)]
+    rest = [None if is_array(leaf) else (leaf,) for leaf in leaves]
+
+    def combine(arrays: list) -> tuple[tuple, dict]:
+        waiting = iter(arrays)
+        full = [next(waiting) if leaf is None else leaf[0] for leaf in rest]
+        return jax.tree.unflatten(structure, full)
+
+    return arrays, combine, static_part(args, kwargs)
+
+
+def as_jax_arrays(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    """The arguments with JAX's arrays, which accept traced indices."""
+
+    def convert(leaf):
+        return as_array(leaf) if is_array(leaf) else leaf
+
+    return jax.tree.map(convert, (args, kwargs))
+
+
+def static_part(args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """What else determines the arguments of a model, for ``made_of``."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    return structure, tuple(None if is_array(leaf) else (leaf,) for leaf in leaves)
+
+
+# ------------------------------------------------------------------------- compilation
+
+
+def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _Found:
+    """Trace a function and compile it, unless the same text was compiled before."""
+    out_trees = []
+
+    def of_leaves(*leaves):
+        result, out_tree = jax.tree.flatten(function(*in_tree.unflatten(leaves)))
+        out_trees.append(out_tree)
+        return result
+
+    with rows_spread_like(flat):
+        traced = jax.make_jaxpr(of_leaves)(*flat)
+    constants = [as_array(constant) for constant in traced.consts]
+
+    def of_lists(constants, leaves):
+        return eval_jaxpr(traced.jaxpr, constants, *leaves)
+
+    # Unused arguments are kept, so that the text shows their shapes too.
+    where = placed(flat)
+    lowered = jax.jit(of_lists, keep_unused=True, **where).lower(constants, flat)
+    digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    digest = f"{digest} {runs_once} {_settings()} {device_ids(flat)}"
+    executable = _compiled.get(digest)
+    if executable is None:
+        executable = _compiled_quickly(lowered) if runs_once else lowered.compile()
+        _remember(_compiled, digest, executable)
+    return _Found(executable, constants, out_trees[-1])
+
+
+def _compiled_quickly(lowered: Any) -> Any:
+    try:
+        return lowered.compile(_QUICKLY)
+    except jax.errors.JaxRuntimeError:
+        return lowered.compile()
+
+
+def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
+    programs[key] = value
+    while len(programs) > _MOST_PROGRAMS:
+        programs.popitem(last=False)
+
+
+def _settings() -> tuple:
+    """Other settings that decide how a function is traced and compiled."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_default_device,
+        config.read("jax_disable_most_optimizations"),
+    )
+
+
+# ---------------------------------------------------------------------------- identity
+
+
+def _identity(part: Any, seen: set[int]) -> Hashable:
+    """What distinguishes a part of a program, without keeping it alive.
+
+    Functions seen before are skipped: they may lead back here.
+    """
+    of = partial(_identity, seen=seen)
+    if part is None or isinstance(part, str | bytes | int | float | complex | type):
+        return type(part), part
+    if isinstance(part, tuple | list):
+        return type(part), tuple(map(of, part))
+    if isinstance(part, set | frozenset):
+        return type(part), frozenset(map(of, part))
+    if isinstance(part, dict):
+        return dict, tuple((name, of(value)) for name, value in part.items())
+    if isinstance(part, jax.tree_util.PyTreeDef):
+        return part
+    if dataclasses.is_dataclass(part) and part.__hash__ is not None:
+        fields = dataclasses.fields(part)
+        values = tuple(of(getattr(part, field.name)) for field in fields)
+        return type(part), values
+    if inspect.ismethod(part):  # a new object at every access
+        return of(part.__self__), part.__func__.__name__
+    if inspect.isfunction(part):
+        return _Same(part), () if id(part) in seen else _surroundings(part, seen)
+    try:
+        return _Same(part)
+    except TypeError:  # no weak references to it: a number of NumPy, a range, a date
+        return (type(part), part) if isinstance(part, Hashable) else object()
+
+
+class _Same:
+    """An object, equal to itself alone, and not kept alive."""
+
+    __slots__ = ("_number", "reference")
+
+    def __init__(self, value: Any):
+        self.reference, self._number = weakref.ref(value, _forget), id(value)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other) -> bool:
+        if self is other:
+            return True
+        value = self.reference()
+        is_same = isinstance(other, _Same) and other.reference() is value
+        return value is not None and is_same
+
+
+def _surroundings(function: Any, seen: set[int]) -> Hashable:
+    """The outer values that a function and its helpers read.
+
+    Attributes of objects and functions of other modules are not examined.
+    """
+    seen.add(id(function))
+    names = _names(function.__code__)
+    around = {n: v for n, v in function.__globals__.items() if n in names}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+    for name, cell in cells:
+        with suppress(ValueError):  # assigned later
+            around[name] = cell.cell_contents
+    found = []
+    for name, value in sorted(around.items()):
+        if inspect.isfunction(value):
+            if id(value) not in seen and value.__module__ == function.__module__:
+                found.append((name, _surroundings(value, seen)))
+        elif isinstance(value, np.ndarray):
+            found.append((name, value.shape, value.dtype, _contents(value)))
+        elif not (inspect.ismodule(value) or isinstance(value, type)):
+            found.append((name, _identity(value, seen)))
+    defaults = (function.__defaults__, function.__kwdefaults__)
+    return tuple(found), _identity(defaults, seen)
+
+
+def _names(code: Any) -> set[str]:
+    """Global names of a function, and of those defined inside it."""
+    inner = [c for c in code.co_consts if inspect.iscode(c)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _contents(array: np.ndarray) -> Hashable:
+    """What distinguishes the contents of a NumPy array, which may be overwritten."""
+    if array.nbytes > _MOST_BYTES:  # reading all of it costs as much as a trace
+        return _Same(array)
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+
+
+def _forget(reference: weakref.ref) -> None:
+    """Drop the programs of an object that is gone, with the arrays they close over."""
+    for key in list(_found):
+        if _mentions(key[0], reference):
+            _found.pop(key, None)
+
+
+def _mentions(identity: Any, reference: weakref.ref) -> bool:
+    if isinstance(identity, tuple):
+        return any(_mentions(part, reference) for part in identity)
+    return isinstance(identity, _Same) and identity.reference is reference
