@@ -46,6 +46,7 @@ from svgp_ppl.prediction import (
 )
 from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
 from svgp_ppl.process import SparseGP
+from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows import arrow_rows, shard
 from svgp_ppl.runtime import cache_compilations
 
@@ -91,6 +92,7 @@ __all__ = [
     "predict_batches",
     "prior_predictive",
     "propagate",
+    "register_dataclass",
     "sample",
     "shard",
     "sparse_gp",

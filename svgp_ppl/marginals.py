@@ -30,6 +30,7 @@ from svgp_ppl.linalg import (
     posterior_cache,
     whiten,
 )
+from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows.sharding import in_blocks
 from svgp_ppl.variational import (
     Projected,
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Marginal:
     """Distribution of a latent at each datum: a Gaussian, or a mixture of Gaussians.

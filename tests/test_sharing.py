@@ -15,6 +15,7 @@ from jax import random
 
 from svgp_ppl import Latent, stack
 from svgp_ppl.kernels import RBF, Kernel
+from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.runtime import Once
 from tests import test_identities as dense
 
@@ -65,7 +66,7 @@ def test_outputs_one_by_one_are_those_of_the_dense_gaussian(
     np.testing.assert_allclose(found, covariance, atol=1e-10)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted(RBF):
     """RBF that counts its matrices, and the columns of the widest."""

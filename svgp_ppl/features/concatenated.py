@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from svgp_ppl.features.interface import LinearFunctional
 from svgp_ppl.kernels import Kernel
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Concatenated"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Concatenated(LinearFunctional):
     """The features of all parts, one after the other.

@@ -13,11 +13,12 @@ from jaxtyping import Array, Float
 from svgp_ppl.checks import checked_inputs
 from svgp_ppl.features.interface import LinearFunctional
 from svgp_ppl.kernels import ArcCosine, Kernel, Matern12, White
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Derivative"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Derivative(LinearFunctional):
     """∂f(x_n) / ∂x_nd, with Cov(∂f(x), f(x')) = ∂k(x, x') / ∂x_d and so on.

@@ -18,7 +18,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -33,11 +32,12 @@ from svgp_ppl.features.states import (
 )
 from svgp_ppl.kernels import Kernel
 from svgp_ppl.linalg import matmul
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Fourier"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Fourier:
     """2 m + 1 variational Fourier features on the interval [a, b].

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from svgp_ppl.checks import checked_inputs, data_array, require_finite
 from svgp_ppl.features.interface import LinearFunctional
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Integral"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Integral(LinearFunctional):
     """Σ_j w_nj f(x_nj): the integral of f against J weighted points in each row.

@@ -43,7 +43,7 @@ class InducingFeatures(Protocol):
     """M variables u that are jointly Gaussian with f: what ``sparse_gp`` takes as z.
 
     Arrays among its values make it a pytree
-    (``jax.tree_util.register_dataclass``); then they can be parameters or data.
+    (``svgp_ppl.register_dataclass``); then they can be parameters or data.
     """
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class LinearFunctional(abc.ABC):
 
     They serve as inducing features, and as data: ``f(functional)``. A new one is a
     frozen dataclass with arrays [N, ...], registered with
-    ``jax.tree_util.register_dataclass``, that has :meth:`of` and :meth:`checked`.
+    ``svgp_ppl.register_dataclass``, that has :meth:`of` and :meth:`checked`.
     """
 
     @abc.abstractmethod

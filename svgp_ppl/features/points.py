@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -13,11 +12,12 @@ from svgp_ppl.features.interface import (
     LinearFunctional,
 )
 from svgp_ppl.kernels import Kernel
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Points"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Points(LinearFunctional):
     """u_m = f(z_m), the meaning of an array z.

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels.kernel import Kernel, Value
 from svgp_ppl.kernels.pairs import Pairs
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["FunctionKernel", "TinygpKernel", "as_kernel"]
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
-from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels.kernel import Kernel, Value, per_column, single
 from svgp_ppl.kernels.pairs import Pairs
 from svgp_ppl.linalg import safe_sqrt
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["ArcCosine", "Linear", "Polynomial"]
 

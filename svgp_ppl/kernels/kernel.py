@@ -7,11 +7,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import register_dataclass
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels.pairs import AllPairs, Pairs, RowPairs
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = [
     "Constant",
@@ -85,7 +85,7 @@ class Kernel(abc.ABC):
     are kernels.
 
     A new kernel is a frozen dataclass, registered with
-    ``jax.tree_util.register_dataclass``, that has :meth:`_evaluate` and
+    ``svgp_ppl.register_dataclass``, that has :meth:`_evaluate` and
     :meth:`_evaluate_diagonal`; both get the active columns only.
 
     Attributes:

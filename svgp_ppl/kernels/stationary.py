@@ -6,12 +6,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
 from svgp_ppl import linalg
 from svgp_ppl.kernels.kernel import Kernel, Value, per_column, single
 from svgp_ppl.kernels.pairs import Pairs
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = [
     "RBF",

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import log_ndtr, ndtr, ndtri
@@ -24,11 +23,12 @@ from svgp_ppl.likelihoods.probit import NEAREST_ZERO, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["AdditiveNoiseBernoulli", "Bernoulli"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Bernoulli:
     """y ~ Bernoulli(g(f)), y in {0, 1}.
@@ -87,7 +87,7 @@ def _(likelihood: Bernoulli, marginal: Marginal):
     return _moments_of_label(likelihood, marginal)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class AdditiveNoiseBernoulli:
     """y = 1 where f + ε > 0, ε ~ N(0, a), and flipped with probability δ.

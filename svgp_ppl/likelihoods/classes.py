@@ -25,11 +25,12 @@ from svgp_ppl.likelihoods.values import (
     require_flip,
 )
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["AdditiveNoiseCategorical", "Softmax"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class AdditiveNoiseCategorical:
     """y = argmax_c (f_c + ε_c), ε_c ~ N(0, a), and any other class with probability δ.
@@ -154,7 +155,7 @@ def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
     return mean, jnp.sum(probs * square, axis=-1)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Softmax:
     """P(y = c | f) = exp(f_c) / Σ_c' exp(f_c').

@@ -21,6 +21,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Poisson", "rate_of"]
 
@@ -28,7 +29,7 @@ __all__ = ["Poisson", "rate_of"]
 _NEWTON_STEPS = 6
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Poisson:
     """y ~ Poisson(exposure · exp(f)).

@@ -18,6 +18,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = [
     "Gaussian",
@@ -33,7 +34,7 @@ _STEP = 0.75
 _TAU = 3e-3 * np.exp(_STEP * np.arange(40))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Gaussian:
     """y ~ N(f, scale²).
@@ -83,7 +84,7 @@ def _(likelihood: Gaussian, marginal: Marginal):
     return mean, marginal.total_variance + jnp.square(likelihood.scale)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class HeteroscedasticGaussian:
     """y ~ N(f_0, exp(f_1)²): two latent components, the mean and the log scale.
@@ -137,7 +138,7 @@ def _(likelihood: HeteroscedasticGaussian, marginal: Marginal):
     return mean, marginal.average(noise + v0 + jnp.square(m0 - mean))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class StudentT:
     """y ~ f + scale · t_df.

@@ -29,11 +29,12 @@ from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Ordinal"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Ordinal:
     """P(y <= k | f) = σ(cutpoint_k − f), y in {0, …, C − 1}: ordered logistic.

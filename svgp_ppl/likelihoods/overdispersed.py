@@ -29,11 +29,12 @@ from svgp_ppl.likelihoods.counts import Poisson, rate_of
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.likelihoods.values import Value, require_share
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["NegativeBinomial", "ZeroInflatedPoisson"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class NegativeBinomial:
     """y ~ NB with mean μ = exposure · exp(f) and variance μ + μ²/concentration.
@@ -118,7 +119,7 @@ def _(likelihood: NegativeBinomial, marginal: Marginal):
     return mean, mean + marginal.average(each) - jnp.square(mean)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ZeroInflatedPoisson:
     """y = 0 with probability gate, otherwise y ~ Poisson(exposure · exp(f)).

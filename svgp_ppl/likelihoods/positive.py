@@ -8,7 +8,6 @@ and E e^{−f} = e^{−m + v/2}.
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
@@ -24,11 +23,12 @@ from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import rate_of
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Exponential", "Gamma"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Gamma:
     """y ~ Gamma with mean exp(f) and variance exp(2 f)/concentration, y > 0.
@@ -54,7 +54,7 @@ class Gamma:
         return _LogGamma(f, self.concentration)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Exponential:
     """y ~ Exponential with mean exp(f), y > 0: ``Gamma(1.0)``.

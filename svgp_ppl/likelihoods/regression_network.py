@@ -39,6 +39,7 @@ from svgp_ppl.linalg import (
     small_product,
 )
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["GPRN"]
 
@@ -46,7 +47,7 @@ __all__ = ["GPRN"]
 _NUM_PEAKS = 3
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class GPRN:
     """y = W f + scale ε, with W [P, Q] and f [Q] both components of the latent.

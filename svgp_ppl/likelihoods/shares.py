@@ -19,11 +19,12 @@ from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Beta", "Binomial"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Binomial:
     """y ~ Binomial(total_count, σ(f)): successes in a number of trials.
@@ -114,7 +115,7 @@ def _(likelihood: Binomial, marginal: Marginal):
     return n * p, n * spread + jnp.square(n) * variance
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Beta:
     """y ~ Beta(c p, c (1 − p)) with p = σ(f): a share with mean p, 0 < y < 1.

@@ -7,7 +7,6 @@ time that had not ended at y. Draws and moments are those of the value itself.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -30,11 +29,12 @@ from svgp_ppl.likelihoods.gaussian import Gaussian
 from svgp_ppl.likelihoods.probit import mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["CensoredGaussian", "Weibull"]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class CensoredGaussian:
     """y ~ N(f, scale²), some values only known to be above (or below) y.
@@ -74,7 +74,7 @@ class CensoredGaussian:
         return _Censored(normal, log_prob, jnp.shape(self.censored))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Weibull:
     """y ~ Weibull with scale exp(f), some of them censored: log y = f + error.

@@ -20,6 +20,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["BoxCox", "TanhSum", "Warped"]
 
@@ -32,7 +33,7 @@ _NUM_NODES = 40
 _NUM_STEPS = 60
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Warped:
     """y = t⁻¹(f + scale ε): the data are Gaussian after the map t.
@@ -173,7 +174,7 @@ def _(likelihood: Warped, marginal: Marginal):
 # ---------------------------------------------------------------------------- the maps
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class TanhSum:
     """t(y) = y + Σ_i a_i tanh( b_i (y + c_i) ), with a_i, b_i >= 0.
@@ -273,7 +274,7 @@ def _(primals, tangents):
     return y, (tangents[3] - moved) / _slope_of_tanh_sum(a, b, c, y)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class BoxCox:
     """t(y) = (y^λ − 1)/λ for y > 0, and log y for λ = 0 (Box & Cox 1964).

@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
+from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows.sharding import automatic, is_sharded
 
 __all__ = ["KnownEntries", "checked_mask", "filled", "over_rows", "wide"]
@@ -85,7 +86,7 @@ def filled(obs: Any, mask: Any, support: Any) -> Any:
         return jnp.where(where, obs, jnp.asarray(values).astype(obs.dtype))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class KnownEntries:
     """The likelihood of the known entries of y.
