@@ -93,5 +93,5 @@ def test_what_is_computed_from_other_fields_is_no_leaf():
 
 
 def test_other_classes_are_refused():
-    with pytest.raises(TypeError, match="expected a dataclass, got .*int"):
+    with pytest.raises(TypeError, match=r"expected a dataclass, got .*int"):
         gp.register_dataclass(int)
