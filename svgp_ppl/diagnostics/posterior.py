@@ -107,13 +107,14 @@ def to_arviz(
 
     build: Any = arviz.from_dict
     saved = {"save_warmup": True} if warmup_posterior is not None else {}
-    if int(arviz.__version__.split(".")[0]) < 1:
-        with warnings.catch_warnings():
-            if draws is None:  # one position per chain is intended
-                warnings.filterwarnings("ignore", "More chains .* than draws")
+    with warnings.catch_warnings():
+        if draws is None:  # one position per chain is intended
+            warnings.filterwarnings("ignore", "More chains .* than draws")
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer")
+        if int(arviz.__version__.split(".")[0]) < 1:
             result = build(**arrays, coords=coords, dims=dims, **saved)
-    else:
-        result = build(arrays, coords=coords, dims=dims, **saved)
+        else:
+            result = build(arrays, coords=coords, dims=dims, **saved)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)

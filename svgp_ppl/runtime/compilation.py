@@ -62,8 +62,8 @@ _MOST_BYTES = 2**28  # up to this size arrays around a model are compared by con
 TRACING = threading.RLock()
 
 # Options of XLA for programs that are run once: a third of the time to compile. They
-# are not part of any interface; an XLA that does not know them compiles without them.
-_QUICKLY: dict[str, Any] = {
+# are not part of any interface; one that this XLA does not know is taken out.
+_quickly: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
 }
@@ -309,9 +309,14 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
 
 def _compiled_quickly(lowered: Any) -> Any:
     try:
-        return lowered.compile(_QUICKLY)
-    except jax.errors.JaxRuntimeError:
-        return lowered.compile()
+        return lowered.compile(_quickly)
+    except jax.errors.JaxRuntimeError as error:
+        unknown = {name for name in _quickly if name in str(error)}
+        if not unknown:
+            return lowered.compile()
+        for name in unknown:
+            del _quickly[name]
+        return _compiled_quickly(lowered)
 
 
 def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
