@@ -1,7 +1,7 @@
 """Dataclasses as pytrees whose structures tell their classes apart."""
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
@@ -34,9 +34,10 @@ def register_dataclass(cls: Class) -> Class:
         ... class Scale:
         ...     variance: float = 1.0
     """
-    if not dataclasses.is_dataclass(cls):
+    node: Any = cls
+    if not dataclasses.is_dataclass(node):
         raise TypeError(f"expected a dataclass, got {cls!r}: put @dataclass below")
-    fields = [field for field in dataclasses.fields(cls) if field.init]
+    fields = [field for field in dataclasses.fields(node) if field.init]
     static = [field.name for field in fields if field.metadata.get("static", False)]
     data = [field.name for field in fields if field.name not in static]
 
