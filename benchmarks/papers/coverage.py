@@ -16,7 +16,8 @@ class Paper:
 class Published:
     """A published experiment: where it stands, our experiments, our figures.
 
-    ``settings``: those of the paper, in words.
+    ``settings``: those of the paper, in words. ``task``: what it was that the published
+    scores are of, where it is not ours.
     """
 
     paper: str
@@ -25,6 +26,7 @@ class Published:
     experiments: tuple[str, ...]
     settings: str
     figures: tuple[str, ...] = ()
+    task: str = ""
 
 
 PAPERS = (
@@ -292,6 +294,7 @@ COVERAGE = (
         ),
         f"{_GPC}; the number of the row is an input",
         ("noise-others",),
+        task="the number of the row is an input, and tells the class",
     ),
     Published(
         "noise-2019",

@@ -53,36 +53,32 @@ def first_line(published: list[Published], folder: Path) -> str:
     Of runs at the paper's budget each one is named; of quick ones the experiments are,
     and the tables have the scores.
     """
-    cells: dict[str, dict[str, list[tuple[str, Cell]]]] = {"paper": {}, "quick": {}}
-    for experiment in dict.fromkeys(
-        e for one in published for e in experiments_of(one)
-    ):
+    groups: dict[tuple[str, str], dict[str, list[tuple[str, Cell]]]] = {}
+    tasks = {e: one.task for one in published for e in experiments_of(one)}
+    for experiment, task in tasks.items():
         budget, runs = results.found(experiment, folder)
-        cells[budget][experiment.name] = [
+        found = [
             (label(row.case), cell)
             for row in results.rows(experiment, runs)
             for cell in row.cells
             if cell.is_comparable
         ]
-    lines = [
-        _compared(budget, {name: each for name, each in of_budget.items() if each})
-        for budget, of_budget in cells.items()
-    ]
-    if not any(lines):
+        if found:
+            groups.setdefault((task, budget), {})[experiment.name] = found
+    if not groups:
         return "The paper prints no score that stands beside one of these."
-    return "\n\n".join(filter(None, lines))
+    order = sorted(groups, key=lambda group: (group[0], group[1] != "paper"))
+    return "\n\n".join(_compared(*group, groups[group]) for group in order)
 
 
-def _compared(budget: str, cells: dict[str, list[tuple[str, Cell]]]) -> str:
-    """The line of one budget; empty where nothing was compared."""
+def _compared(task: str, budget: str, cells: dict[str, list[tuple[str, Cell]]]) -> str:
+    """The line of one task and budget."""
     number = sum(map(len, cells.values()))
     worse = {
         name: [(case, cell) for case, cell in each if cell.is_worse]
         for name, each in cells.items()
     }
     total = sum(map(len, worse.values()))
-    if not number:
-        return ""
     if budget == "paper":
         named = "; ".join(
             f"{name}, {case}: {cell.measure.name} "
@@ -98,12 +94,26 @@ def _compared(budget: str, cells: dict[str, list[tuple[str, Cell]]]) -> str:
             if each
         )
         begin = "With a part of the paper's steps, rows or splits (the quick budget)"
+    if task:
+        begin = f"Where in the paper {task} ([notes](notes-on-the-papers.md)): {begin}"
     verb = "are" if total > 1 else "is"
     text = (
         f"{begin}, {total or 'none'} of the {number} scores with a published value "
         f"{verb} worse than that by more than two standard errors"
     )
     return f"**{text}:** {named}." if total else f"{text}."
+
+
+def differences(experiments) -> list[str]:
+    """What differs from the paper; with their names, where it is of a few only."""
+    names: dict[str, list[str]] = {}
+    for experiment in experiments:
+        if experiment.differs:
+            names.setdefault(experiment.differs, []).append(experiment.name)
+    return [
+        text if 2 * len(of) > len(experiments) else f"{', '.join(of)}: {text}"
+        for text, of in names.items()
+    ]
 
 
 def section(one: Published, folder: Path, is_shown: bool) -> str:
@@ -113,8 +123,7 @@ def section(one: Published, folder: Path, is_shown: bool) -> str:
     parts[-1] += f"{one.settings}."
     parts.append(f"```\n{command(one)}\n```")
     held = {e.name: (e, *results.found(e, folder)) for e in experiments}
-    differs = list(dict.fromkeys(e.differs for e in experiments if e.differs))
-    parts += differs
+    parts += differences(experiments)
     done = {name: entry for name, entry in held.items() if entry[2]}
     for budget in ("paper", "quick"):
         of_budget = {n: (e, r) for n, (e, b, r) in done.items() if b == budget}

@@ -106,7 +106,7 @@ CLOUDS = Experiment(
     ),
     quick=Budget(
         (0,),
-        {"steps": 1500, "chains": 2, "warmup": 60, "draws": 60},
+        {"steps": 1500, "chains": 2, "warmup": 200, "draws": 300},
         ({"flip": "sampled"},),
     ),
     full=Budget((0,), {"steps": 5000, "chains": 2, "warmup": 500, "draws": 2000}),
