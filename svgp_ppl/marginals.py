@@ -24,7 +24,7 @@ from svgp_ppl.features import (
 from svgp_ppl.linalg import (
     PosteriorCache,
     cached_moments,
-    column_sums,
+    column_dots,
     gaussian_moments,
     matmul,
     posterior_cache,
@@ -266,7 +266,7 @@ def _whiten(view: View, x: LinearFunctional) -> tuple[Array, Array]:
     process = view.process
     a = whiten(process.factor, covariance(process.kernel, process.features, x))
     # The difference is positive up to the rounding of the factorisation.
-    residual = x.variance(process.kernel) - column_sums(jnp.square(a))
+    residual = x.variance(process.kernel) - column_dots(a, a)
     return a, jnp.maximum(residual, 0.0)
 
 
@@ -288,7 +288,7 @@ def _project(view: View, x: LinearFunctional) -> _Seen:
     a, variance = _whiten(view, x)
     projected = project_outputs(view.process.qv, a)
     if projected.factor is not None:
-        variance = variance + column_sums(jnp.square(projected.factor))
+        variance = variance + column_dots(projected.factor, projected.factor)
     return _Seen(x, a, projected, jnp.broadcast_to(variance, projected.mean.shape))
 
 
@@ -338,10 +338,10 @@ def _covariance(e: Element, d: Element, seen: dict[View, _Seen]) -> Array:
     kernel = view.process.kernel
     if view.process.name == other.process.name and p == q:
         prior = paired_covariance(kernel, one.x, two.x)
-        total = total + prior - column_sums(one.a * two.a)
+        total = total + prior - column_dots(one.a, two.a)
     f, g = one.projected.factor, two.projected.factor
     if f is not None and g is not None:
-        total = total + column_sums(f[..., p, :, :] * g[..., q, :, :])
+        total = total + column_dots(f[..., p, :, :], g[..., q, :, :])
     return total
 
 

@@ -421,21 +421,32 @@ def test_the_factor_and_its_inverse(precision):
         np.testing.assert_allclose(a, b, tolerance, tolerance * np.max(np.abs(b)))
 
 
-@pytest.mark.parametrize("leading", [(), (3,), (2, 2), (33,)])
-def test_column_sums(leading):
-    a = jnp.asarray(RNG.normal(size=(*leading, 4, 3)))
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("rows", [4, 32, 40, 47])
+def test_column_dots(leading, rows):
+    a = jnp.asarray(RNG.normal(size=(rows, 3)))
+    b = jnp.asarray(RNG.normal(size=(*leading, rows, 3)))
 
-    def check(function):
-        np.testing.assert_allclose(function(a), np.sum(a, axis=-2), 1e-12)
+    def plain(a, b):
+        return jnp.sum(a * b, axis=-2)
 
-    check(linalg.column_sums)
-    weights = jnp.asarray(RNG.normal(size=(*leading, 3)))
-    gradient = jax.grad(lambda a: jnp.sum(weights * linalg.column_sums(a)))(a)
-    np.testing.assert_allclose(
-        gradient, np.broadcast_to(weights[..., None, :], a.shape)
+    def everything(function, a, b):
+        def total(a, b):
+            return jnp.sum(jnp.sin(function(a, b)))
+
+        slopes = jax.grad(total, (0, 1))
+        batched = jax.vmap(function, in_axes=(None, 0))(a, jnp.stack([b, 2 * b]))
+        moved = jax.jvp(slopes, (a, b), (b.sum(range(len(leading))), b))
+        return function(a, b), batched, moved
+
+    found, expected = (
+        jax.jit(everything, static_argnums=0)(function, a, b)
+        for function in (linalg.column_dots, plain)
     )
-    if leading:
-        check(jax.vmap(linalg.column_sums))
+    assert found[0].shape == (*leading, 3)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, 1e-11, 1e-11), found, expected
+    )
 
 
 @pytest.mark.parametrize("width", [2, 6, 70])

@@ -4,7 +4,7 @@ from svgp_ppl.linalg.distances import inner_product, squared_distance
 from svgp_ppl.linalg.factors import (
     CholeskyFactor,
     cholesky,
-    column_sums,
+    column_dots,
     default_jitter,
     factorised,
     floored_sqrt,
@@ -29,7 +29,7 @@ __all__ = [
     "PosteriorCache",
     "cached_moments",
     "cholesky",
-    "column_sums",
+    "column_dots",
     "default_jitter",
     "factorised",
     "floored_sqrt",

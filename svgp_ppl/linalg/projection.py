@@ -41,7 +41,7 @@ from jaxtyping import Array, Bool, Float
 from svgp_ppl.linalg import lapack
 from svgp_ppl.linalg.factors import (
     CholeskyFactor,
-    column_sums,
+    column_dots,
     matmul,
     solve_lower_transposed,
 )
@@ -80,7 +80,7 @@ def gaussian_moments(
     """m_pᵀ a and aᵀ (S_p S_pᵀ − I) a with a = L⁻¹ k, for every output p."""
     a = whiten(factor, k)
     half = matmul(_transposed(q_tril), a)
-    excess = column_sums(jnp.square(half)) - column_sums(jnp.square(a))
+    excess = column_dots(half, half) - column_dots(a, a)
     return matmul(loc, a), excess
 
 
@@ -95,7 +95,7 @@ def _(primals, tangents):
     # The quadratic form sees the symmetric part only.
     inner = 2 * (matmul(d_tril, _transposed(q_tril)) - matmul(centre, change))
     d_excess = 2 * jnp.sum(c * moved, axis=-2) + jnp.sum(a * matmul(inner, a), axis=-2)
-    return (matmul(loc, a), column_sums(a * c)), (d_mean, d_excess)
+    return (matmul(loc, a), column_dots(a, c)), (d_mean, d_excess)
 
 
 def _projected(factor: CholeskyFactor, k: Array, q_tril: Array):
@@ -197,7 +197,7 @@ def _squares(root: Float[Array, "*K P M M"], k: Float[Array, "M N"]) -> Array:
     for start in range(0, size, rows):
         stop = min(start + rows, size)
         part = matmul(root[..., start:stop, :stop], k[:stop])
-        total = total + column_sums(jnp.square(part))
+        total = total + column_dots(part, part)
     return total
 
 
