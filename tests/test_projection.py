@@ -123,6 +123,33 @@ def test_all_derivatives_equal_those_of_a_triangular_solve(kind, precision):
     jax.tree.map(close, found, expected)
 
 
+@pytest.mark.parametrize("leading", [(1,), (2, 3), (33,)])
+def test_gradients_for_any_number_of_outputs(leading):
+    rng = np.random.default_rng(1)
+    kernel = kernels.RBF(1.3, 1.5)
+    loc = jnp.asarray(rng.normal(size=(*leading, M)))
+    trils = jnp.asarray(np.tril(rng.normal(size=(*leading, M, M))))
+
+    def plain(factor, k, loc, trils):
+        a = solve_triangular(factor.tril, k, lower=True)
+        half = jnp.swapaxes(trils, -1, -2) @ a
+        return loc @ a, jnp.sum(half**2, axis=-2) - jnp.sum(a**2, axis=-2)
+
+    def slopes(function):
+        def total(x, *of_q):
+            factor = linalg.factorised(kernel(jnp.asarray(Z)), JITTER)
+            mean, excess = function(factor, kernel(jnp.asarray(Z), x), *of_q)
+            return jnp.sum(jnp.sin(mean)) + jnp.sum(jnp.cos(excess))
+
+        return jax.jit(jax.value_and_grad(total, (0, 1, 2)))(jnp.asarray(X), loc, trils)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, 1e-9, 1e-9),
+        slopes(linalg.gaussian_moments),
+        slopes(plain),
+    )
+
+
 def test_a_mixture_is_the_moments_of_each_component():
     kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
     factor = linalg.factorised(kernel(z), JITTER)
