@@ -294,7 +294,7 @@ COVERAGE = (
         ),
         f"{_GPC}; the number of the row is an input",
         ("noise-others",),
-        task="the number of the row is an input, and tells the class",
+        task="the number of the row is an input",
     ),
     Published(
         "noise-2019",

@@ -95,7 +95,8 @@ def _compared(task: str, budget: str, cells: dict[str, list[tuple[str, Cell]]]) 
         )
         begin = "With a part of the paper's steps, rows or splits (the quick budget)"
     if task:
-        begin = f"Where in the paper {task} ([notes](notes-on-the-papers.md)): {begin}"
+        where = f"Where in the paper {task} ([notes](notes-on-the-papers.md))"
+        begin = f"{where}, {begin[0].lower()}{begin[1:]}"
     verb = "are" if total > 1 else "is"
     text = (
         f"{begin}, {total or 'none'} of the {number} scores with a published value "
