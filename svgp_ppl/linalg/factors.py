@@ -161,7 +161,7 @@ def column_dots(a: Float[Array, "*K M N"], b: Float[Array, "*L M N"]) -> Array:
 
     On a CPU row is added to row, ten at a time: the products are never written. XLA
     writes them, and its own sums over a matrix of float64 take six times as long
-    (jaxlib 0.10.2); those over the middle one of three axes, 10 to 40 times.
+    (jaxlib 0.10.2); over the middle one of three axes, 10 to 40 times those.
     """
 
     def together(a, b):
