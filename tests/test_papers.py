@@ -11,7 +11,7 @@ import pytest
 import svgp_ppl as gp
 from benchmarks.papers.coupled import additive
 from benchmarks.papers.deep import regression
-from benchmarks.papers.mcmc import clouds, coal, image, pines_grid
+from benchmarks.papers.mcmc import clouds, coal, digits, image, pines_grid
 from benchmarks.papers.savigp import gprn, sparsity
 
 
@@ -109,6 +109,16 @@ def test_image_segments_by_fitted_inputs_and_by_draws(optimized, precision):
     assert fitted["Gaussian"] > kmeans["Gaussian"] + 0.05
     for row in (kmeans, fitted):
         assert row["gain"] > 0.005 and row["R-hat"] < 1.1
+
+
+def test_of_each_digit_the_inducing_input_that_moved_the_most_is_kept():
+    z_start = np.array([[-1.0, -1.0], [1.0, 1.0], [1.0, -1.0], [-0.6, -1.0]])
+    moves = np.array([[0.0, 0.1], [0.4, 0.0], [0.0, -0.2], [0.0, 0.4]])
+    # Two of three images near the second one are of digit 0, and so it is.
+    nearest, y = np.array([0, 0, 1, 1, 1, 2, 3]), np.array([1, 1, 0, 0, 1, 0, 1])
+    kept = digits.moved_most(z_start, z_start + moves, z_start[nearest] + 0.01, y)
+    np.testing.assert_array_equal(kept["before"], [[255, 255], [51, 0]])
+    np.testing.assert_array_equal(kept["after"], [[306, 255], [51, 51]])
 
 
 @pytest.mark.slow

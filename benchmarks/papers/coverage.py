@@ -186,6 +186,7 @@ COVERAGE = (
         "section 5.5, figure 6",
         ("mnist",),
         "all 60,000 images, M = 500, Adadelta, then HMC of 1000 draws",
+        ("mcmc-mnist",),
     ),
     Published(
         "mcmc-2015",

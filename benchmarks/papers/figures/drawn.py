@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks.papers import pages, results
 from benchmarks.papers.coverage import COVERAGE
-from benchmarks.papers.figures import against, posteriors, tables
+from benchmarks.papers.figures import against, digits, posteriors, tables
 from benchmarks.papers.figures.style import LOOK
 
 UCI = (
@@ -46,6 +46,7 @@ SINGLE = (
         lambda e, r: posteriors.pines_map(e, posteriors.of_process(r, "sparse")),
     ),
     ("mcmc-clouds", "mcmc-2015", "clouds", posteriors.cloud_contours),
+    ("mcmc-mnist", "mcmc-2015", "mnist", digits.movement),
     ("mcmc-chains", "mcmc-2015", "chains", posteriors.convergence),
     ("deep-mnist", "deep-2017", "mnist", against.against_layers),
     (

@@ -2,7 +2,8 @@
 
 Robust max with 1e-3, RBF with a lengthscale a pixel, a nugget of 1e-3, M = 500 from
 k-means, fitted; pixels in [−1, 1]. A Gaussian fit by Adam on minibatches, then draws by
-HMC on all images. How far z moves, and scores. float32.
+HMC on all images. How far z moves, and scores; of each digit the z that moved the most
+are kept. float32.
 """
 
 import jax
@@ -37,6 +38,23 @@ def model_of(z_start, batch: int | None, start: float):
     return model
 
 
+def moved_most(z_start, z, x, y):
+    """Of each digit the z [C, D] that moved the most, before and after, as grey levels.
+
+    The digit of an inducing input is that of most images nearer to its start than to
+    the others'. Levels are 0 to 255 at the start; a fit may leave that range.
+    """
+    squares = np.sum(z_start**2, -1) - 2.0 * x @ z_start.T
+    nearest, far = squares.argmin(-1), np.linalg.norm(z - z_start, axis=-1)
+    counts = np.zeros((len(z), y.max() + 1), int)
+    np.add.at(counts, (nearest, y), 1)
+    digit = counts.argmax(-1)
+    members = [np.flatnonzero(digit == c) for c in np.unique(digit)]
+    most = [own[far[own].argmax()] for own in members]
+    before, after = (np.rint(127.5 * (a[most] + 1.0)).astype(int) for a in (z_start, z))
+    return {"before": before, "after": after}
+
+
 def run(settings, split):
     """Scores of one posterior on the test images, and the movement of z."""
     held = data.mnist(settings["rows"])
@@ -54,9 +72,12 @@ def run(settings, split):
         num_steps=settings["steps"],
         progress=False,
     )
-    moved = np.linalg.norm(np.asarray(fit.params["z"] - z_start), axis=-1)
+    ends = np.asarray(z_start), np.asarray(fit.params["z"])
+    moved = {"z moved": np.linalg.norm(ends[1] - ends[0], axis=-1).mean()}
     posterior = fit
-    if settings["posterior"] == "draws":
+    if settings["posterior"] == "Gaussian":  # the draws have the same z
+        moved["curves"] = moved_most(*ends, np.asarray(x), held.y)
+    else:
         posterior = gp.sample(
             jax.random.key(1),
             model_of(z_start, None, 20.0),
@@ -70,7 +91,7 @@ def run(settings, split):
             progress=False,
         )
     at_test = gp.predict(model, posterior, x_test, key=jax.random.key(1))["y"]
-    return scores.of_classes(at_test.probs, held.y_test) | {"z moved": moved.mean()}
+    return scores.of_classes(at_test.probs, held.y_test) | moved
 
 
 GAUSSIAN, DRAWS = {"posterior": "Gaussian"}, {"posterior": "draws"}
@@ -92,5 +113,7 @@ MNIST = Experiment(
         {"rows": 60_000, "M": 500, "steps": 100_000, "batch": 1000, "draws": 1000},
     ),
     differs="The quick budget trains on the first 10,000 images with M = 100. Priors "
-    "are those of the released sampler, but for a mean of 20 of the lengthscales.",
+    "are those of the released sampler, but for a mean of 20 of the lengthscales. *z "
+    "moved* is the mean distance from k-means to fit, of pixels in [−1, 1]; the figure "
+    "shows, of each digit, the inducing input that moved the most.",
 )
