@@ -80,7 +80,7 @@ def data_array(value, what: str) -> Any:
     if not is_real(array):
         raise ValueError(
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
-            "first: np.asarray(..., dtype=float)."
+            "first: np.asarray(..., dtype=float). Code text as numbers or leave it out."
         )
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))  # files from other machines

@@ -119,14 +119,17 @@ def sparse_gp(
     inducing["process"] = process
     value = numpyro.sample(name, prior, infer=infer)
     qv: Any = value
-    if not isinstance(value, dist.Distribution):
-        if jnp.shape(value) != shape:
-            raise ValueError(
-                f"the whitened values of process '{name}' must have shape {shape} and "
-                f"have {jnp.shape(value)}. A guide has to give them that event shape; "
-                "and a process cannot be inside a plate (ask for several with "
-                "num_outputs)."
-            )
+    is_distribution = isinstance(value, dist.Distribution)
+    has = value.shape() if is_distribution else jnp.shape(value)
+    if has != shape:
+        raise ValueError(
+            f"the whitened values of process '{name}' must have shape {shape} and have "
+            f"{has}. A guide has to give them that event shape; z must have as many "
+            "rows in a prediction as in the fit (z = x has not, if x is an argument "
+            "of the model); and a process cannot be inside a plate (ask for several "
+            "with num_outputs)."
+        )
+    if not is_distribution:
         qv = dist.Delta(value, event_dim=len(shape))
     return replace(process, qv=qv)
 
@@ -223,6 +226,12 @@ def _require_roles(name, likelihood, latent, method) -> None:
         raise ValueError(
             f"site '{name}' observes a latent, what f(x) returns, and got a "
             f"{type(latent).__name__}.{hint} For ordinary arrays use numpyro.sample."
+        )
+    if isinstance(likelihood, type) and issubclass(likelihood, dist.Distribution):
+        raise ValueError(
+            f"the likelihood of site '{name}' is the class {likelihood.__name__} of "
+            "distributions. Write a function of f that makes one, such as lambda f: "
+            "dist.Poisson(jnp.exp(f)), or take an object of gp.likelihoods."
         )
     if isinstance(likelihood, type):
         raise ValueError(

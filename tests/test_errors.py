@@ -52,7 +52,10 @@ def observed(y, likelihood=None, *, size=6, num_outputs=None, **options):
         (X[:0], r"are empty: their shape is \(0, 1\)"),
         (np.where(X > 0.5, np.nan, X), r"must be finite.*first at index \(3, 0\)"),
         (np.where(X > 0.9, np.inf, X), r"must be finite.*index \(5, 0\).*impute"),
-        (np.array([["a"], ["b"]]), r"must be real numbers and are of dtype <U1"),
+        (
+            np.array([["a"], ["b"]]),
+            r"must be real numbers and are of dtype <U1.*Code text as numbers",
+        ),
         (
             X.astype(object),
             r"must be .* of dtype object.*np.asarray\(..., dtype=float\)",
@@ -229,6 +232,12 @@ def test_likelihood_that_is_none():
         COUNTS,
         gp.likelihoods.Poisson,
     )
+    refused(
+        "is the class Poisson of distributions. Write a function of f that makes one",
+        observed,
+        COUNTS,
+        dist.Poisson,
+    )
 
 
 def test_observe_of_an_array():
@@ -284,6 +293,29 @@ def test_number_of_outputs(count):
     )
 
 
+def test_z_that_changes_with_the_inputs():
+    def model(x, y=None):
+        latent = gp.sparse_gp("f", KERNEL, x)(x)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
+
+    fit = gp.fit(random.key(0), model, X, COUNTS, num_steps=2, progress=False)
+    match = r"must have shape \(2,\) and have \(6,\).*z must have as many rows"
+    with pytest.raises(ValueError, match=match):
+        fit.predict(X[:2])
+
+
+def test_the_model_and_the_posterior_the_other_way_round():
+    with pytest.raises(ValueError, match="of type ndarray: the model comes before it"):
+        gp.predict({"v": np.zeros((2, 3))}, X)
+
+
+def test_a_report_on_draws_takes_no_data():
+    draws = {"v": np.zeros((2, 30))}
+    with pytest.raises(ValueError, match="After an object of type dict it was given 2"):
+        gp.diagnostics.report(draws, X, COUNTS)
+
+
 def test_process_inside_a_plate():
     def model():
         with numpyro.plate("groups", 3):
@@ -298,7 +330,8 @@ def test_process_inside_a_plate():
 def test_kernels_and_means():
     refused("expected a kernel", lambda: gp.sparse_gp("f", "rbf", Z))
     wide = gp.kernels.RBF(1.0, jnp.ones(3))
-    refused("one number for lengthscale, or 1", lambda: gp.sparse_gp("f", wide, Z))
+    match = "one number for lengthscale, or 1.*x, or z of a process.*columns of the in"
+    refused(match, lambda: gp.sparse_gp("f", wide, Z))
     refused(
         r"mean function of process 'f' returned shape \(6, 3\); expected \(6,\)",
         lambda: process(mean=lambda x: jnp.ones((6, 3)))(X),

@@ -146,7 +146,10 @@ BAD = {
         lambda: settled(PERIODS, grid(0.0, 6.0, 5), **ADAPTED),
         "leaves over at site 'y' is not noise.* more inducing inputs than M = 5",
     ),
-    "tiny lengthscale": (lambda: settled(lengthscale=1e-3), "next to white noise"),
+    "tiny lengthscale": (
+        lambda: settled(lengthscale=1e-3),
+        "next to white noise.* inputs scaled to a range of a few units",
+    ),
     "huge lengthscale": (lambda: settled(lengthscale=300.0), "next to constant"),
     "q(v) where it starts": (
         lambda: settled(moved=(np.zeros(12), np.eye(12))),

@@ -152,6 +152,7 @@ def extreme_lengthscales(data: Data) -> list[Finding]:
             )
             advice = any_of(
                 "a prior that keeps the lengthscale above the spacing of the inputs",
+                "inputs scaled to a range of a few units",
                 "a longer lengthscale to start from",
                 "no such process, where the likelihood has noise of its own",
             )

@@ -130,8 +130,8 @@ def report_of(posterior, *args, **kwargs) -> Report:
     if args or kwargs:
         raise ValueError(
             "report takes the arguments of a model with a fit only: draws come with "
-            f"what it needs. It was given a {type(posterior).__name__} and "
-            f"{len(args) + len(kwargs)} more."
+            f"what it needs. After an object of type {type(posterior).__name__} it "
+            f"was given {len(args) + len(kwargs)} more."
         )
     return _report_run(run_of(posterior))
 

@@ -54,9 +54,10 @@ def per_column(name: str, value: Value, width: int) -> Array:
     value = jnp.asarray(value)
     if value.shape not in ((), (width,)):
         raise ValueError(
-            f"expected one number for {name}, or {width}: one for each column of x "
-            f"that the kernel sees; got an array of shape {value.shape}. Change "
-            f"the shape of {name}, or choose the columns with active_columns"
+            f"expected one number for {name}, or {width}: one for each column of the "
+            "inputs (x, or z of a process) that the kernel sees; got an array of shape "
+            f"{value.shape}. Change the shape of {name} or the columns of the inputs, "
+            "or choose the columns with active_columns"
         )
     return value
 

@@ -65,7 +65,7 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             return _samples(values, params or {})
     draws = group(posterior, "posterior") if isinstance(posterior, Mapping) else {}
     if not draws:
-        came = f"is a {type(posterior).__name__}"
+        came = f"is of type {type(posterior).__name__}: the model comes before it"
         if isinstance(posterior, Mapping) and "warmup_posterior" in posterior:
             came = "has no draws: its warm-up was interrupted"
         raise ValueError(
