@@ -114,7 +114,8 @@ class Fit:
         Args:
             path: File that :meth:`save`, or ``fit(checkpoint=...)``, has written.
             guide: The guide that was fitted, or one constructed in the same way.
-            model: The model, for a report on a fit whose guide was written by hand.
+            model: The model, for :meth:`predict`, and for a report on a fit whose guide
+                was written by hand.
 
         Raises:
             ValueError: The file is not such a file.
