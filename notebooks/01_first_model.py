@@ -139,8 +139,8 @@ plt.show()
 years = np.linspace(1851.0, 1962.0, 150)[:, None]
 
 
-def rate_quantiles(held):
-    at_years = gp.predict(model, held, years)["y"]
+def rate_quantiles(fit_or_draws):
+    at_years = gp.predict(model, fit_or_draws, years)["y"]
     rates = np.exp(np.asarray(at_years.sample_latent(random.key(2), 4 * num_steps)))
     return np.quantile(rates, [0.05, 0.5, 0.95], axis=0)
 
@@ -176,8 +176,8 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", 
 plt.show()
 # %%
 years_of_interest = np.array([0, 44, 89])  # rows of 1851, 1895 and 1940
-for label, held in {"Gaussian fit": fit, "draws": draws}.items():
-    at_data = gp.predict(model, held, coal.x)["y"]
+for label, fit_or_draws in {"Gaussian fit": fit, "draws": draws}.items():
+    at_data = gp.predict(model, fit_or_draws, coal.x)["y"]
     print(
         f"{label:13s} mean rate in 1851, 1895, 1940:",
         np.round(at_data.mean[years_of_interest], 2),
