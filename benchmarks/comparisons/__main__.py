@@ -6,13 +6,20 @@ import json
 import jax
 import numpyro
 
-from benchmarks.comparisons import deep_chains, inducing_inputs, latent_inputs, tables
+from benchmarks.comparisons import (
+    deep_chains,
+    hyperparameters,
+    inducing_inputs,
+    latent_inputs,
+    tables,
+)
 from svgp_ppl.runtime.compilation import forget_programs
 
 RUNS = {
     "latent_inputs": latent_inputs.runs,
     "inducing_inputs": inducing_inputs.runs,
     "deep_chains": deep_chains.runs,
+    "hyperparameters": hyperparameters.runs,
 }
 
 
@@ -28,10 +35,10 @@ def main():
         for run in RUNS[options.name](options.seeds):
             print(json.dumps(run), flush=True)
             found.append(run)
+            tables.keep(options.name, found)
             # Every run compiles, as in a process of its own.
             forget_programs()
             jax.clear_caches()
-        tables.keep(options.name, found)
     tables.write()
 
 

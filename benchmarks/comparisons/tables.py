@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["PAGES", "keep", "rendered", "write"]
+__all__ = ["PAGES", "keep", "kept", "rendered", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = (DOCS / "cookbook.md", DOCS / "deep-models.md")
+PAGES = tuple(
+    DOCS / f"{name}.md" for name in ("choosing-a-sampler", "cookbook", "deep-models")
+)
 BLOCK = re.compile(r"(<!-- compared: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Measure -> heading and format.
 MEASURES = {
@@ -29,6 +31,12 @@ def keep(name, runs):
     (RESULTS / f"{name}.json").write_text(text + "\n")
 
 
+def kept(name):
+    """The runs that were written; none if there is no file."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else []
+
+
 def write():
     """The pages, with the tables of what was measured."""
     for page in PAGES:
@@ -39,9 +47,11 @@ def rendered(text):
     """The text with a table between each pair of marks."""
 
     def block(match):
-        files = [RESULTS / f"{name}.json" for name in match[2].split()]
-        runs = [r for f in files if f.exists() for r in json.loads(f.read_text())]
-        return f"{match[1]}\n{table(runs)}\n\n{match[3]}" if runs else match[0]
+        runs = [run for name in match[2].split() for run in kept(name)]
+        if not runs:
+            return match[0]
+        lines = paired(runs) if "published" in runs[0] else table(runs)
+        return f"{match[1]}\n{lines}\n\n{match[3]}"
 
     return BLOCK.sub(block, text)
 
@@ -59,6 +69,34 @@ def table(runs):
             values = [run[name] for run in some if run.get(name) is not None]
             cells.append(_cell(values, MEASURES[name][1]) if values else "")
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def paired(runs):
+    """The maximum beside draws on the same splits, and what was published."""
+    heads = ["set", "density", "maximum", "draws", "draws − maximum"]
+    heads += ["published: maximum", "draws", "smallest ESS", "largest R-hat", "seconds"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for name in dict.fromkeys(run["set"] for run in runs):
+        some = [run for run in runs if run["set"] == name]
+        published = [f"{some[0]['published'][w]:.2f}" for w in ("maximum", "draws")]
+        seconds = (np.mean([r[f"seconds_{w}"] for r in some]) for w in ("fit", "draws"))
+        chains = [
+            f"{min(run['ess'] for run in some):.0f}",
+            f"{max(run['r_hat'] for run in some):.2f}",
+            " + ".join(f"{each:.0f}" for each in seconds),
+        ]
+        for measure, title in (("nlpd", "of each row"), ("joint", "of all together")):
+            maximum, draws = (
+                np.array([run[which][measure] for run in some])
+                for which in ("maximum", "draws")
+            )
+            cells = [_cell(each, ".3f") for each in (maximum, draws, draws - maximum)]
+            cells = [cell.replace("-", "−") for cell in cells]
+            beside = (
+                [*published, *[""] * 3] if measure == "joint" else ["", "", *chains]
+            )
+            lines.append("| " + " | ".join([name, title, *cells, *beside]) + " |")
     return "\n".join(lines)
 
 
