@@ -31,7 +31,8 @@ def test_a_paired_table_has_differences_by_split():
     def scores(nlpd):
         return {"nlpd": nlpd, "joint": nlpd + 1.0}
 
-    chains = {"ess": 100.0, "r_hat": 1.02, "seconds_fit": 9.0, "seconds_draws": 41.0}
+    chains = {"ess": 100.0, "r_hat": 1.02, "divergences": 2}
+    chains |= {"seconds_fit": 9.0, "seconds_draws": 41.0}
     published = {"maximum": 2.539, "draws": 2.524}
     common = {"set": "boston", "published": published, **chains}
     runs = [
@@ -41,9 +42,9 @@ def test_a_paired_table_has_differences_by_split():
     rows, together = tables.paired(runs).splitlines()[2:]
     assert rows == (
         "| boston | of each row | 3.000 ± 0.577 | 2.800 ± 0.520 | −0.200 ± 0.058 "
-        "|  |  | 100 | 1.02 | 9 + 41 |"
+        "|  |  | 100 | 1.02 | 6 | 9 + 41 |"
     )
     assert together == (
         "| boston | of all together | 4.000 ± 0.577 | 3.800 ± 0.520 | −0.200 ± 0.058 "
-        "| 2.54 | 2.52 |  |  |  |"
+        "| 2.539 | 2.524 |  |  |  |  |"
     )

@@ -75,15 +75,17 @@ def table(runs):
 def paired(runs):
     """The maximum beside draws on the same splits, and what was published."""
     heads = ["set", "density", "maximum", "draws", "draws − maximum"]
-    heads += ["published: maximum", "draws", "smallest ESS", "largest R-hat", "seconds"]
+    heads += ["published: maximum", "draws", "smallest ESS", "largest R-hat"]
+    heads += ["divergences", "seconds"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name in dict.fromkeys(run["set"] for run in runs):
         some = [run for run in runs if run["set"] == name]
-        published = [f"{some[0]['published'][w]:.2f}" for w in ("maximum", "draws")]
+        published = [f"{some[0]['published'][w]:.3f}" for w in ("maximum", "draws")]
         seconds = (np.mean([r[f"seconds_{w}"] for r in some]) for w in ("fit", "draws"))
         chains = [
             f"{min(run['ess'] for run in some):.0f}",
             f"{max(run['r_hat'] for run in some):.2f}",
+            f"{sum(run['divergences'] for run in some)}",
             " + ".join(f"{each:.0f}" for each in seconds),
         ]
         for measure, title in (("nlpd", "of each row"), ("joint", "of all together")):
@@ -93,9 +95,9 @@ def paired(runs):
             )
             cells = [_cell(each, ".3f") for each in (maximum, draws, draws - maximum)]
             cells = [cell.replace("-", "−") for cell in cells]
-            beside = (
-                [*published, *[""] * 3] if measure == "joint" else ["", "", *chains]
-            )
+            beside = ["", "", *chains]
+            if measure == "joint":
+                beside = [*published, *("" for _ in chains)]
             lines.append("| " + " | ".join([name, title, *cells, *beside]) + " |")
     return "\n".join(lines)
 
