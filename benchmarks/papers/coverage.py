@@ -202,6 +202,7 @@ COVERAGE = (
         "table 1",
         ("table-1",),
         "500 data, M = 10 and 30, fitted z, hyperparameters of the exact process",
+        ("coupled-moments",),
     ),
     Published(
         "coupled-2017",
@@ -252,6 +253,7 @@ COVERAGE = (
         "table 1 and section 4",
         ("year", "airline", "taxi", "higgs", "susy"),
         "463,810 to 10⁹ rows, M = 100, 100,000 steps (taxi 500,000)",
+        ("deep-large",),
     ),
     Published(
         "noise-2019",
@@ -338,6 +340,7 @@ COVERAGE = (
         "table II",
         ("averages",),
         "means over 7 sets of two classes and 12 of several",
+        ("noise-averages",),
     ),
     Published(
         "noise-2019",

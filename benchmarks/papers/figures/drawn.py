@@ -23,6 +23,7 @@ UCI = (
 )
 FLIPS = ("adult-flip", "waveform-noise-flip")
 OTHERS = ("boston", "concrete", "naval", "power", "protein", "wine_red")
+LARGE = ("year", "airline", "taxi")
 OTHER_UCI, COMBINED = (
     next(one.experiments for one in COVERAGE if name in one.figures)
     for name in ("noise-others", "noise-combined")
@@ -56,6 +57,13 @@ SINGLE = (
         lambda e, r: against.against_layers(e, r, "log"),
     ),
     ("noise-airline", "noise-2019", "airline", tables.two_measures),
+    ("noise-averages", "noise-2019", "averages", tables.two_measures),
+    (
+        "coupled-moments",
+        "coupled-2017",
+        "table-1",
+        lambda e, r: tables.two_measures(e, r, ("gap", "correlation")),
+    ),
     ("coupled-posteriors", "coupled-2017", "table-1", posteriors.additive),
     (
         "noise-banana",
@@ -74,6 +82,7 @@ BESIDE = (
     ("deep-kin8nm", "deep-2017", ("kin8nm",), "log density", tables.beside_published),
     ("deep-energy", "deep-2017", ("energy",), "log density", tables.beside_published),
     ("deep-others", "deep-2017", OTHERS, "log density", tables.less_published),
+    ("deep-large", "deep-2017", LARGE, "log density", tables.beside_published),
     ("deep-depth", "deep-2017", ("depth",), "log density", tables.beside_published),
     ("noise-uci", "noise-2019", UCI, "nll", tables.less_published),
     ("noise-others", "noise-2019", OTHER_UCI, "nll", tables.less_published),

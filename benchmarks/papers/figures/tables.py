@@ -68,18 +68,33 @@ def less_published(held, measure: str, is_named: bool):
     return figure
 
 
-def two_measures(experiment, runs):
-    """The first two measures of all cases side by side, ± 2 standard errors."""
+def two_measures(experiment, runs, names: tuple[str, ...] = ()):
+    """Two measures (the first ones without names) side by side, a case a line.
+
+    Ours are filled, ± 2 standard errors, and published values hollow.
+    """
     found = rows(experiment, runs)
-    figure, axes = subplots(1, 2, height=2.2, sharey=True)
-    for ax, measure in zip(axes, experiment.measures[:2], strict=True):
+    names = names or tuple(measure.name for measure in experiment.measures[:2])
+    figure, axes = subplots(1, 2, height=max(2.2, 0.9 + 0.3 * len(found)), sharey=True)
+    printed = {"color": COLOURS[1], "mfc": "none", "mew": 1.6}
+    shown = [c for row in found for c in row.cells if c.measure.name in names]
+    for ax, name in zip(axes, names, strict=True):
         for i, row in enumerate(found):
-            ours = next(c.ours for c in row.cells if c.measure == measure)
-            error = 2.0 * (ours.error or 0.0)
-            ax.errorbar(ours.mean, i, xerr=error, fmt="o", color=COLOURS[0])
-        ax.set(xlabel=f"{measure.name} ({measure.better} is better)", xmargin=0.1)
+            for cell in (c for c in row.cells if c.measure.name == name):
+                error = 2.0 * (cell.ours.error or 0.0)
+                ax.errorbar(cell.ours.mean, i, xerr=error, fmt="o", color=COLOURS[0])
+                if cell.published is not None:
+                    ax.plot(cell.published.mean, i, "s", **printed)
+        better = next(m.better for m in experiment.measures if m.name == name)
+        ax.set(xlabel=f"{name} ({better} is better)" if better else name, xmargin=0.1)
     axes[0].set_yticks(range(len(found)), [label(row.case) for row in found])
     axes[0].set_ylim(len(found) - 0.5, -0.5)
+    if any(cell.published is not None for cell in shown):
+        has_errors = any(cell.ours.error is not None for cell in shown)
+        own = "ours, ± 2 s.e." if has_errors else "ours"
+        axes[0].plot([], [], "o", color=COLOURS[0], label=own)
+        axes[0].plot([], [], "s", label="published", **printed)
+        figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
