@@ -448,8 +448,8 @@ def test_the_factor_and_its_inverse(precision):
         np.testing.assert_allclose(a, b, tolerance, tolerance * np.max(np.abs(b)))
 
 
-@pytest.mark.parametrize("leading", [(), (3,), (2, 2)])
-@pytest.mark.parametrize("rows", [4, 32, 40, 47])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2), (5, 7)])
+@pytest.mark.parametrize("rows", [1, 47])
 def test_column_dots(leading, rows):
     a = jnp.asarray(RNG.normal(size=(rows, 3)))
     b = jnp.asarray(RNG.normal(size=(*leading, rows, 3)))

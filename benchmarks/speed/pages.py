@@ -51,7 +51,7 @@ def write(folder: Path) -> None:
         path = DOCS / name
         path.write_text(rendered(path.read_text(), folder))
     if (folder / "scaling.json").exists():
-        draw_scaling(folder, DOCS / "_static" / "scaling.svg")
+        draw_scaling(folder, DOCS / "figures" / "scaling.svg")
 
 
 def draw_scaling(folder: Path, path: Path) -> None:

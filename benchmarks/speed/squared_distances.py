@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svgp_ppl import linalg
+from svgp_ppl.linalg import distances
 
 # The widest inputs that go column by column, and those whose derivatives do.
 ROUTES = {"columns": (10**6, 10**6), "mixed": (10**6, 0), "products": (0, 0)}
@@ -27,8 +27,8 @@ _WIDEST_UNROLLED = 16
 def by_route(route: str, x, z):
     """``linalg.squared_distance`` on one route at every width."""
     # Read when the call is traced.
-    linalg._MOST_EXACT_COLUMNS, linalg._MOST_EXACT_DERIVATIVES = ROUTES[route]
-    return linalg.squared_distance(x, z)
+    distances._MOST_EXACT_COLUMNS, distances._MOST_EXACT_DERIVATIVES = ROUTES[route]
+    return distances.squared_distance(x, z)
 
 
 def weighted_sum(route: str, x, z, weights, lengthscale):

@@ -19,9 +19,10 @@ __all__ = ["inner_product", "squared_distance"]
 _MOST_EXACT_COLUMNS = 64
 # The widest inputs whose distances are also differentiated column by column.
 _MOST_EXACT_DERIVATIVES = 4
-# Distances that are computed at once: XLA adds up many columns three times as fast in
-# the body of a loop as outside of one (jaxlib 0.10.2), and few entries stay in cache.
-_MOST_AT_ONCE = 4000
+# Distances that are computed outside of a loop, and in a turn of one. In the body of a
+# loop XLA (jaxlib 0.10.2) adds up many columns three times as fast, on one core; in
+# turns of this size an entry stays in cache until its last column.
+_MOST_ALONE, _MOST_AT_ONCE = 4000, 20_000
 
 
 def inner_product(x: Float[Array, "N D"], y: Float[Array, "M D"]) -> Array:
@@ -57,9 +58,9 @@ def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
         squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
     columns = y.T  # the inner loops run along a row of it
-    rows = max(1, _MOST_AT_ONCE // max(1, len(y)))
-    if len(x) <= rows:
+    if len(x) * len(y) <= _MOST_ALONE:
         return _by_columns(x, columns)
+    rows = max(1, min(len(x) // 2, _MOST_AT_ONCE // len(y)))
 
     def by_blocks(x, columns):
         # In blocks an entry is written once, whatever the number of columns.
