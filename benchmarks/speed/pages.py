@@ -55,23 +55,31 @@ def write(folder: Path) -> None:
 
 
 def draw_scaling(folder: Path, path: Path) -> None:
-    """Cost of a step against each size, both in logarithms."""
+    """Cost of a step against each size, both in logarithms, on one scale of cost."""
     from benchmarks.papers.figures.style import BLUE, plt, subplots
 
     held = _read(folder, "scaling")
-    figure, axes = subplots(2, 3, height=2.3)
+    figure, axes = subplots(2, 3, height=2.3, sharey=True)
     for axis, along in zip(axes.flat, ALONG):
         rows = _along(held, along)
         times = [np.median(row["milliseconds"]) for row in rows]
         values = [row["value"] for row in rows]
         axis.loglog(values, times, "o-", color=BLUE)
-        axis.set_xticks(values, [f"{v:,}" for v in values], fontsize=8)
+        axis.set_xticks(values, [_short(v) for v in values], fontsize=9)
         axis.set_xticks([], minor=True)
-        axis.set_title(f"{along}: exponent {exponent(rows):.2f}", fontsize=10)
+        axis.set_yticks([1, 10, 100], ["1", "10", "100"])
+        axis.set_title(along, fontsize=11)
+        slope = f"exponent {exponent(rows):.2f}"
+        axis.text(0.05, 0.88, slope, transform=axis.transAxes, fontsize=10)
     for axis in axes[:, 0]:
         axis.set_ylabel("ms a step")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def _short(value: int) -> str:
+    """Thousands by a letter."""
+    return f"{value // 1000}k" if value >= 1000 else str(value)
 
 
 def rendered(text: str, folder: Path) -> str:
