@@ -118,9 +118,10 @@ def sparse_gp(
     process = SparseGP(full_name, kernel, features, factor, prior, mean, num_outputs)
     inducing["process"] = process
     value = numpyro.sample(name, prior, infer=infer)
-    qv: Any = value
-    is_distribution = isinstance(value, dist.Distribution)
-    has = value.shape() if is_distribution else jnp.shape(value)
+    if isinstance(value, dist.Distribution):
+        has = value.batch_shape + value.event_shape
+    else:
+        has = jnp.shape(value)
     if has != shape:
         raise ValueError(
             f"the whitened values of process '{name}' must have shape {shape} and have "
@@ -129,9 +130,9 @@ def sparse_gp(
             "of the model); and a process cannot be inside a plate (ask for several "
             "with num_outputs)."
         )
-    if not is_distribution:
-        qv = dist.Delta(value, event_dim=len(shape))
-    return replace(process, qv=qv)
+    if isinstance(value, dist.Distribution):
+        return replace(process, qv=value)
+    return replace(process, qv=dist.Delta(value, event_dim=len(shape)))
 
 
 def _require_values(name: str, kernel, jitter) -> None:
