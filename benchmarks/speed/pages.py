@@ -56,7 +56,7 @@ def write(folder: Path) -> None:
 
 def draw_scaling(folder: Path, path: Path) -> None:
     """Cost of a step against each size, both in logarithms, on one scale of cost."""
-    from benchmarks.papers.figures.style import BLUE, plt, subplots
+    from benchmarks.papers.figures.style import BLUE, LOOK, plt, subplots
 
     held = _read(folder, "scaling")
     figure, axes = subplots(2, 3, height=2.3, sharey=True)
@@ -73,7 +73,8 @@ def draw_scaling(folder: Path, path: Path) -> None:
         axis.text(0.05, 0.88, slope, transform=axis.transAxes, fontsize=10)
     for axis in axes[:, 0]:
         axis.set_ylabel("ms a step")
-    figure.savefig(path, metadata={"Date": None})
+    with plt.rc_context(LOOK):
+        figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 
@@ -278,16 +279,21 @@ def expectations(folder: Path) -> str:
 
 
 def made_with(folder: Path) -> str:
-    """Machine and versions."""
-    held = results.read(folder, "steps")
-    machine = held["machine"]
+    """Machines, each with the tables that were made on it, and versions."""
+    held, machines = results.read(folder, "steps"), {}
+    for name in ("steps", "chains", "predictions", "scaling", "density"):
+        if (folder / f"{name}.json").exists():
+            one = results.read(folder, name)["machine"]
+            what = f"{one['cores']} cores of {one['processor']}"
+            machines.setdefault(what, []).append(name)
     versions = dict(held["versions"])
     for row in held["rows"]:
         for facts in row["contenders"].values():
             known = facts.get("versions", {}).items()
             versions |= {k: v for k, v in known if k not in ("numpy", "python")}
+    made = "; ".join(f"{what} ({', '.join(n)})" for what, n in machines.items())
     words = ", ".join(f"{k} {v}" for k, v in versions.items())
-    return f"{machine['cores']} cores of {machine['processor']}; {words}."
+    return f"{made}; {words}."
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
