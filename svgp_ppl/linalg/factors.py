@@ -161,8 +161,8 @@ def column_dots(a: Float[Array, "*K M N"], b: Float[Array, "*L M N"]) -> Array:
     """Σ_m a[.., m, n] b[.., m, n], the shape broadcast.
 
     On a CPU the products are multiplied with a row of ones, one matrix after the other.
-    XLA's own sums over a matrix of float64 take ten times as long (jaxlib 0.10.2); over
-    the middle one of three axes, 50 to 200 times.
+    XLA's own sums take up to ten times as long over a matrix of float64 (jaxlib
+    0.10.2), and 50 to 200 times over the middle one of three long axes.
     """
 
     def together(a, b):
