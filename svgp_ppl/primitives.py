@@ -179,7 +179,8 @@ def observe(
         method: How the expectation is computed: None for the default, or
             ``ClosedForm``, ``Trapezoid``, ``GaussHermite``, ``QuasiMonteCarlo``,
             ``MonteCarlo`` of ``svgp_ppl.expectations``.
-        chunk_size: Number of data projected at a time, for O(chunk · M) memory.
+        chunk_size: Number of data computed with at a time, for memory that does not
+            grow with N (see docs, "Performance").
 
     Returns:
         ``obs``, or a draw of y.

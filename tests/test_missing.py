@@ -13,6 +13,7 @@ from scipy.stats import multivariate_normal
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group, loo
+from svgp_ppl.fitting.assessment import fitted_of
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
 
 KNOWN = np.arange(20) % 3 != 0
@@ -168,6 +169,22 @@ def test_a_table_with_holes_is_one_site_for_each_output():
     found = jax.jit(lambda: log_density(table, data, {}, {"f": jnp.ones((2, 5))})[0])()
     expected = prior + np.sum(np.where(ENTRIES, terms, 0.0))
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
+    def guide(*_):
+        loc = jnp.linspace(-1.0, 1.0, 10).reshape(2, 5)
+        numpyro.sample("f", dist.Normal(loc, 0.5).to_event(2))
+
+    def facts(model):
+        data = COUNTS_X, WITH_HOLES, ENTRIES
+        options = {"num_steps": 1, "optimizer": optax_still(), "progress": False}
+        return fitted_of(gp.fit(random.key(0), model, guide, *data, **options), *data)
+
+    one, other = (facts(model).data for model in (table, by_output))
+    np.testing.assert_allclose(one.log_weights, other.log_weights, rtol=1e-8)
+    by_column = [other.sites[f"y{p}"].score[:, 0] for p in range(2)]
+    np.testing.assert_allclose(one.sites["y"].score, np.stack(by_column, 1), atol=1e-8)
 
 
 def test_the_likelihood_of_a_table_is_that_of_its_known_entries():

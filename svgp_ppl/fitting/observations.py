@@ -22,7 +22,6 @@ from svgp_ppl.expectations import (
     GaussHermite,
     closed_form_expectation,
     num_components,
-    variational_expectation,
 )
 from svgp_ppl.features import Points, covariance
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
@@ -66,7 +65,6 @@ def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
 
 def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Callable:
     """E of one site as a function of the moments of its latent."""
-    method = expected.method if method is None else method
 
     def value(marginal, mean, covariance) -> Array:
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
@@ -75,13 +73,7 @@ def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Calla
         else:
             moments = {"mean": mean, "variance": variance, "covariance": covariance}
             marginal = replace(marginal, **moments)
-        terms = variational_expectation(
-            expected.likelihood,
-            jnp.asarray(site["value"]),
-            marginal,
-            method=method,
-            key=expected.key,
-        )
+        terms = expected.log_prob_of(site["value"], marginal, method)
         mask = unwrapped(site["fn"])[1]
         return jnp.sum(scale_and_mask(terms, site["scale"], mask))
 

@@ -5,6 +5,7 @@ or, with a point in place of q(v), that of the log density for HMC.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -22,6 +23,7 @@ from svgp_ppl.checks import (
     require_finite,
 )
 from svgp_ppl.expectations import (
+    Method,
     log_predictive_density,
     predictive_mean_and_variance,
     shifted,
@@ -29,6 +31,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.handlers import unwrapped
 from svgp_ppl.marginals import Marginal
+from svgp_ppl.observations.chunks import in_chunks
 from svgp_ppl.observations.missing import KnownEntries, filled, wide
 from svgp_ppl.rows.sharding import first_true, is_sharded
 
@@ -45,7 +48,7 @@ class Expected(dist.Distribution):
         likelihood: Callable f -> distribution.
         latent: The latent f.
         method: How the expectation is computed, None for the default.
-        chunk_size: Data projected at a time, None for all.
+        chunk_size: Data computed with at a time, None for all.
         key: Random key for Monte Carlo methods, None for fixed nodes.
         entries: Which entries of y count, of the shape of y, None for all.
 
@@ -110,22 +113,26 @@ class Expected(dist.Distribution):
         """E_q log p(value_n | f_n), [N]."""
         return self.log_prob_of(value, self.marginal())
 
-    def log_prob_of(self, value, marginal: Marginal) -> Float[Array, " N"]:
-        """The same under another distribution of the latent at each datum."""
-        options = {"method": self.method, "key": self.key}
-        return self._of_labels(
-            value, lambda p, y: variational_expectation(p, y, marginal, **options)
-        )
+    def log_prob_of(
+        self, value, marginal: Marginal, method: Method | None = None
+    ) -> Float[Array, " N"]:
+        """The same under another distribution of the latent at each datum.
+
+        Args:
+            value: Data, [N] (and event axes).
+            marginal: The distribution.
+            method: Another method than that of the site.
+        """
+        options: Any = {"method": method or self.method, "key": self.key}
+        expectation = partial(variational_expectation, **options)
+        return self._of_rows(expectation, value, marginal)
 
     def log_predictive(self, value) -> Float[Array, " N"]:
         """log E_q p(value_n | f_n), [N]."""
-        marginal = self.marginal()
-        return self._of_labels(
-            value, lambda p, y: log_predictive_density(p, y, marginal)
-        )
+        return self._of_rows(log_predictive_density, value, self.marginal())
 
-    def _of_labels(self, value, function: Callable) -> Array:
-        """``function(likelihood, y)`` with labels as integers.
+    def _of_rows(self, function: Callable, value, marginal: Marginal) -> Array:
+        """``function(likelihood, y, marginal)`` with labels as integers, in chunks.
 
         Labels that are not integers, such as 0.5, reach this only if traced: NaN.
         """
@@ -133,10 +140,11 @@ class Expected(dist.Distribution):
         if self.entries is not None:
             p = KnownEntries(p, self.entries)
         if not _has_classes(self.support) or jnp.issubdtype(y.dtype, jnp.integer):
-            return function(p, y)
+            return in_chunks(function, p, y, marginal, self.chunk_size)
         labels = y.astype(int)
         is_label = jnp.all(labels == y, axis=tuple(range(1, y.ndim)))
-        return jnp.where(is_label, function(p, labels), jnp.nan)
+        values = in_chunks(function, p, labels, marginal, self.chunk_size)
+        return jnp.where(is_label, values, jnp.nan)
 
     def sample(self, key: Any, sample_shape=()):
         """Draws of f_n from its marginal at each datum, then of y_n."""
