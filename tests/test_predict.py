@@ -354,6 +354,19 @@ def test_draws_without_the_process_are_refused():
         gp.predict(counts_model, draws, X_COUNTS)
 
 
+def test_parameters_that_would_keep_their_initial_values_are_refused():
+    guide = lambda x, y=None: numpyro.sample(  # noqa: E731
+        "f", dist.Normal(numpyro.param("loc", jnp.zeros(5)), 0.1).to_event(1)
+    )
+    for params in ({}, {"z": COUNTS_Z}, {"z": COUNTS_Z, "auto_loc": np.ones(5)}):
+        with pytest.raises(ValueError, match=r"no value of .*'loc'.*of the model"):
+            gp.predict(counts_model, (guide, params), X_COUNTS, key=random.key(0))
+    with pytest.raises(ValueError, match=r"no value of \['z'\], only of \['Z'\]"):
+        gp.predict(counts_model, draw_arrays(), X_COUNTS, params={"Z": COUNTS_Z})
+    # Draws of a model whose parameters are not learned need none.
+    gp.predict(counts_model, draw_arrays(), X_COUNTS)
+
+
 def test_draws_without_a_hyperparameter_are_refused():
     draws = draw_arrays()
     del draws["lengthscale"]

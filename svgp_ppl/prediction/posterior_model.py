@@ -176,6 +176,7 @@ class PosteriorModel:
     @cached_property
     def _facts(self) -> _Facts:
         def facts(guide_trace, sites) -> _Facts:
+            _require_params({**guide_trace, **sites}, self.posterior)
             if isinstance(self.posterior, Samples):
                 _require_draws(sites, self.posterior, self.key)
             return _Facts(
@@ -379,6 +380,23 @@ def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
         else site
         for name, site in guide_trace.items()
     }
+
+
+def _require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) -> None:
+    """Raise if a parameter would keep its initial value without anybody's wish.
+
+    Without a fit it may: a model of one's own can have parameters that are not learned.
+    """
+    names = {name for name, site in sites.items() if site["type"] == "param"}
+    missing, unknown = names - {*posterior.params}, {*posterior.params} - {*sites}
+    if not missing or not (unknown or isinstance(posterior, Guide)):
+        return
+    came = f"only of {sorted(posterior.params)}" if posterior.params else "of none"
+    raise ValueError(
+        f"params has no value of {sorted(missing)}, {came}. A fit gives the parameters "
+        "of the guide and of the model together: fit.params of gp.fit, "
+        "svi.get_params(state) of numpyro.infer.SVI."
+    )
 
 
 def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
