@@ -6,6 +6,7 @@ to do. Values can be read only outside a trace; shapes and types always.
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -156,8 +157,16 @@ def require_key(key, what: str = "the first argument") -> None:
         )
 
 
-def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
+def require_arguments(
+    model: Callable, args: tuple, kwargs: dict, of: Callable | None = None
+) -> None:
     """Raise unless a model can be called with these arguments.
+
+    Args:
+        model: The model.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        of: The function that takes both the model's arguments and options of its own.
 
     Raises:
         ValueError: It is not a function, or does not take these arguments.
@@ -178,7 +187,15 @@ def require_arguments(model: Callable, args: tuple, kwargs: dict) -> None:
         raise ValueError(
             f"the model {name}{signature} cannot be called with these arguments: "
             f"{error}. Arguments that are no option of this function go to the model."
+            + _meant(set(kwargs) - set(signature.parameters), of)
         ) from None
+
+
+def _meant(unknown: set[str], of: Callable | None) -> str:
+    """The options whose names are like those of unknown arguments."""
+    options = [] if of is None else list(inspect.signature(of).parameters)
+    found = {close for n in unknown for close in get_close_matches(n, options)}
+    return f" Did you mean {' or '.join(sorted(found))}?" if found else ""
 
 
 def require_positive(

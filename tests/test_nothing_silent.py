@@ -402,6 +402,20 @@ def test_arrays_of_other_things_reach_the_model():
             lambda: gp.predict(model, {"f": np.zeros((2, 5))}),
             r"model\(x, y=None\) cannot be called.*missing a required argument: 'x'",
         ),
+        (
+            lambda: fit(model, *DATA, steps=3),
+            r"to the model\. Did you mean num_steps\?$",
+        ),
+        (
+            lambda: gp.sample(random.key(0), model, *DATA, num_draws=3),
+            r"Did you mean .*num_samples\?$",
+        ),
+        (lambda: fit(model, *DATA, colour=3), r"argument 'colour'.*to the model\.$"),
+        (
+            lambda: gp.diagnostics.summary(fit(model, *DATA)),
+            r"got a Fit\. A fit is judged by gp.diagnostics.report",
+        ),
+        (lambda: gp.diagnostics.rhat(3), "expected draws.*got a int"),
     ],
 )
 def test_calls_that_cannot_be(as_users_call, call, message):

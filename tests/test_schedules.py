@@ -14,7 +14,7 @@ from numpyro.infer import SVI
 import svgp_ppl as gp
 from svgp_ppl.fitting.optimizers import Informed
 from svgp_ppl.fitting.schedules import staged
-from tests.models import COUNTS_X, COUNTS_Y, counts_model
+from tests.models import COUNTS_X, COUNTS_Y, counts_model, counts_z
 
 DATA = COUNTS_X, COUNTS_Y
 START = {"a": np.array([3.0, -1.0]), "b": np.array(2.0), "c": np.array(-4.0)}
@@ -164,6 +164,18 @@ def test_variational_first_and_freeze_count_steps_over_init():
     }
     after = {n: not np.array_equal(both.params[n], start[n]) for n in names}
     assert all(after.values())
+
+
+def test_what_is_frozen_for_ever_does_not_keep_a_fit_from_stopping():
+    frozen = {"z": np.inf, "*lengthscale*": np.inf}
+    stopped = fit(num_steps=200, freeze=frozen, patience=5, tolerance=1e3)
+    assert stopped.stopped_early and set(stopped.unfreeze_at) == {
+        "z",
+        "lengthscale_auto_loc",
+    }
+    np.testing.assert_array_equal(stopped.params["z"], counts_z())
+    again = fit(stopped.guide, num_steps=3, init=stopped)
+    np.testing.assert_array_equal(again.params["z"], counts_z())
 
 
 @pytest.mark.usefixtures("as_users_call")

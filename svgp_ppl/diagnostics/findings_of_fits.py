@@ -19,6 +19,9 @@ __all__ = [
 _NATS = 1.0  # accepted cost of the family of q(v)
 _LARGEST_UNDERSTATEMENT = 1.25
 
+_FARTHEST_MEAN = 3.0  # standard deviations
+_MOST_MAGNITUDES = 1.0
+
 _EDGE = {"positive": 1e-3, "interval": 2e-2}
 
 
@@ -143,6 +146,7 @@ def edges_of_priors(data: Data) -> list[Finding]:
                 f"'{name}' is at the {side} edge of its prior, which has {mass:.1g} of "
                 "its mass beyond.",
                 any_of(
+                    _standardised(data),
                     "another prior, if this value is credible",
                     "another start, if it is not: a fit that explains nothing, or "
                     "everything, by one of its parts ends here",
@@ -150,6 +154,17 @@ def edges_of_priors(data: Data) -> list[Finding]:
             )
         )
     return findings
+
+
+def _standardised(data: Data) -> list[str]:
+    """Sites with data far from mean 0 and sd 1, which priors often expect."""
+    moments = {name: map(float, site.moments) for name, site in data.sites.items()}
+    return [
+        f"data of mean 0 and sd 1 (those of '{name}' have {mean:.3g} and {sd:.3g} "
+        "about the offset of the latent)"
+        for name, (mean, sd) in moments.items()
+        if abs(mean) > _FARTHEST_MEAN * sd or abs(np.log10(sd)) > _MOST_MAGNITUDES
+    ]
 
 
 def _families(data: Data) -> set[str]:

@@ -45,12 +45,15 @@ class Site(NamedTuple):
         score: ∂E/∂mean_n, scaled to all data, [N, Q].
         curvature: −2 ∂E/∂Cov_n, scaled to all data, [N, Q, Q]; 1/σ² of Gaussian noise.
         unexplained: Covariance of the latent given v, [N, Q, Q].
+        moments: Mean and standard deviation of y less the offset of the latent; NaN
+            unless y and the latent are single real numbers.
     """
 
     counts: Any
     score: Any
     curvature: Any
     unexplained: Any
+    moments: tuple[Any, Any]
 
 
 class Moments(NamedTuple):

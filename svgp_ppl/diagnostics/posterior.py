@@ -179,11 +179,21 @@ def is_from_sample(posterior: Any) -> bool:
 def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
     """Arrays of one group of an ArviZ object, by name; empty when it has no such group.
 
+    Raises:
+        ValueError: It is another object, such as a fit.
+
     Example:
         >>> posterior = gp.diagnostics.to_arviz({"scale": np.ones((4, 100))})
         >>> gp.diagnostics.group(posterior, "observed_data")
         {}
     """
+    if not isinstance(posterior, Mapping):
+        raise ValueError(
+            "expected draws, what gp.sample returns, another ArviZ object (of NumPyro: "
+            "arviz.from_numpyro(mcmc)) or arrays [chains, draws, ...] by name, and got "
+            f"a {type(posterior).__name__}. A fit is judged by "
+            "gp.diagnostics.report(fit, x, y)."
+        )
     if name not in posterior:
         return {}
     return {key: value.values for key, value in posterior[name].data_vars.items()}

@@ -209,5 +209,6 @@ def _summary_of_fit(fitted: Fitted) -> str:
     text += f"; {_count(of, 'row')}" + (f", {seen} of them seen" if seen < of else "")
     if len(data.log_weights):
         shape = pareto_shape(data.log_weights)
-        text += "; all weights alike" if shape == -np.inf else f"; k-hat {shape:.2f}"
+        exact = "q(v) is exact given θ" if data.is_point else "the guide is exact"
+        text += f"; {exact if shape == -np.inf else f'k-hat {shape:.2f}'}"
     return text + "."

@@ -26,6 +26,7 @@ from svgp_ppl.fitting.failures import explain_failure
 from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
+from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.guides.processes import ProcessGuide
@@ -62,7 +63,7 @@ def fit(
     num_steps: int = 2000,
     loss: ELBO | None = None,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
-    freeze: Mapping[str, int] | None = None,
+    freeze: Mapping[str, float] | None = None,
     variational_first: int = 0,
     batch_size: int | None = None,
     patience: int | None = None,
@@ -93,10 +94,10 @@ def fit(
         init: An earlier fit of the same model and guide with the same optimiser to
             continue from; or ``(guide, params)``, to start from such parameters.
         freeze: Parameter, or a pattern such as ``"*lengthscale*"`` -> number of first
-            steps in which it keeps its start. With ``init`` the step count continues,
-            and what an earlier fit has frozen need not be repeated. The weights of an
-            ``AutoMixture`` are frozen for half of ``num_steps`` unless they are named
-            here: ``freeze={"auto_logits": 0}``.
+            steps in which it keeps its start, ``np.inf`` for all. With ``init`` the
+            step count continues, and what an earlier fit has frozen need not be
+            repeated. The weights of an ``AutoMixture`` are frozen for half of
+            ``num_steps`` unless they are named here: ``freeze={"auto_logits": 0}``.
         variational_first: Number of first steps in which only the parameters of q(v)
             move (Hensman, Matthews, Filippone & Ghahramani 2015).
         batch_size: Number of rows B that the model is given at each step, of the array
@@ -137,7 +138,7 @@ def fit(
     if guide is None or not callable(guide):
         args = args if guide is None else (guide, *args)
         guide = None
-    require_arguments(model, args, kwargs)
+    require_arguments(model, args, kwargs, fit)
     guide = AutoGaussian(model) if guide is None else guide
     _require_objects(guide, optimizer, loss, tolerance)
     num_steps = require_count(num_steps, "num_steps")
@@ -351,7 +352,8 @@ class _Run:
         history = self.reached.history
         bound = -float(np.mean(history[-1]))
         if patience is not None:
-            waited = max(self.steps.unfreeze_at.values(), default=0)
+            steps = [at for at in self.steps.unfreeze_at.values() if at < NEVER]
+            waited = max(steps, default=0)
             settled = np.concatenate(history)[waited:]
             self.stopped = _is_plateau(settled, patience, tolerance * num_data)
         words = f"bound {bound:.4g} nats, {bound / num_data:.4f} per datum"

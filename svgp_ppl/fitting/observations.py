@@ -59,8 +59,18 @@ def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
             score=score[:, None] if marginal.is_single else score,
             curvature=-(slope + jnp.swapaxes(slope, -1, -2)),
             unexplained=_given_v(expected.latent).covariance,
+            moments=_moments_of_data(expected, site["value"], mask),
         )
     return found
+
+
+def _moments_of_data(expected: Expected, y: Any, mask: Any) -> tuple[Any, Any]:
+    """Mean and standard deviation of y less the offset of the latent."""
+    if expected.support is not dist.constraints.real or not expected.latent.is_single:
+        return jnp.nan, jnp.nan
+    left = jnp.asarray(y) - expected.latent.offsets[0]
+    where = jnp.broadcast_to(mask, left.shape)
+    return jnp.mean(left, where=where), jnp.std(left, where=where)
 
 
 def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Callable:

@@ -12,6 +12,7 @@ from numpyro.infer.svi import SVIState
 
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
+from svgp_ppl.diagnostics.trend import last_bound
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.runtime.checkpoints import Stored, read, write
 
@@ -51,11 +52,11 @@ class Fit:
     model: Callable | None = None
 
     def __repr__(self) -> str:
-        last = self.losses[-min(len(self.losses), 100) :]
-        bound = f"{-np.mean(last):.3f}" if len(last) else "none"
+        losses = np.asarray(self.losses, np.float64)
+        bound = f"{last_bound(losses):.3f}" if len(losses) else "none"
         steps = f"{len(self.losses)} steps" + ", stopped early" * self.stopped_early
         text = f"Fit({steps}, bound {bound} nats, params: {', '.join(self.params)})"
-        findings = moving_bound(Fitted(np.asarray(self.losses, np.float64)))
+        findings = moving_bound(Fitted(losses))
         return "\n  ".join([text, *(finding.what for finding in findings)])
 
     def predict(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -25,7 +26,10 @@ from svgp_ppl.checks import require_count
 from svgp_ppl.fitting.optimizers import searches
 from svgp_ppl.guides.processes import ProcessGuide
 
-__all__ = ["Freezing", "staged", "unfreeze_steps"]
+__all__ = ["NEVER", "Freezing", "staged", "unfreeze_steps"]
+
+# The step at which parameters are unfrozen that stay frozen for ever.
+NEVER = int(np.iinfo(np.int32).max)
 
 
 class Freezing(optax.GradientTransformationExtraArgs):
@@ -62,7 +66,7 @@ def unfreeze_steps(
 
     Args:
         params: All parameters, by name.
-        freeze: Name or pattern (as for files) -> number of steps.
+        freeze: Name or pattern (as for files) -> number of steps, infinite for ever.
         variational_first: Number of steps in which all but those of q(v) are frozen.
         guide: The guide, which knows those of q(v).
 
@@ -88,7 +92,8 @@ def unfreeze_steps(
             names - guide.variational_names(params), variational_first
         )
     for pattern, count in (freeze or {}).items():
-        count = require_count(count, f"the number of steps freeze['{pattern}']", 0)
+        what = f"the number of steps freeze['{pattern}']"
+        count = NEVER if count == np.inf else require_count(count, what, 0)
         found = [name for name in names if fnmatchcase(name, pattern)]
         if not found:
             raise ValueError(

@@ -103,7 +103,7 @@ def fit_and_sample(
         (2,)
     """
     require_key(key)
-    require_arguments(model, args, kwargs)
+    require_arguments(model, args, kwargs, fit_and_sample)
     key_fit, key_sample = random.split(key)
     options = {"num_steps": 2000, **(fit_options or {})}
     options.setdefault("variational_first", options["num_steps"] // 5)

@@ -109,7 +109,7 @@ def importance_sample(
         num_proposals = num_kept
     num_proposals = require_count(num_proposals, "num_proposals")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
-    require_arguments(model, args, kwargs)
+    require_arguments(model, args, kwargs, importance_sample)
     key_target, key_start, key_first, key_second, key_kept = random.split(key, 5)
     guide, params = guide_and_params(init, "init")
     made = (model, args, kwargs, params, num_noise_draws)

@@ -99,7 +99,7 @@ def moving_window_em(
         (5, 1)
     """
     require_key(key)
-    require_arguments(model, args, kwargs)
+    require_arguments(model, args, kwargs, moving_window_em)
     counts = {
         "num_chains": require_count(num_chains, "num_chains"),
         "num_steps": require_count(num_steps, "num_steps"),

@@ -130,7 +130,7 @@ def sample(
     }
     num_chains = require_count(num_chains, "num_chains")
     num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
-    require_arguments(model, args, kwargs)
+    require_arguments(model, args, kwargs, sample)
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     origin = _origin(init)
