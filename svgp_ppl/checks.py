@@ -6,7 +6,6 @@ to do. Values can be read only outside a trace; shapes and types always.
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -187,15 +186,15 @@ def require_arguments(
         raise ValueError(
             f"the model {name}{signature} cannot be called with these arguments: "
             f"{error}. Arguments that are no option of this function go to the model."
-            + _meant(set(kwargs) - set(signature.parameters), of)
+            + _options(of)
         ) from None
 
 
-def _meant(unknown: set[str], of: Callable | None) -> str:
-    """The options whose names are like those of unknown arguments."""
-    options = [] if of is None else list(inspect.signature(of).parameters)
-    found = {close for n in unknown for close in get_close_matches(n, options)}
-    return f" Did you mean {' or '.join(sorted(found))}?" if found else ""
+def _options(of: Callable | None) -> str:
+    """A sentence with the options of a function that takes a model, for messages."""
+    parameters = {} if of is None else inspect.signature(of).parameters
+    names = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    return f" The options are {', '.join(names)}." if names else ""
 
 
 def require_positive(
