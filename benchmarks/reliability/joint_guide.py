@@ -6,7 +6,8 @@ For every data set the sd of each unconstrained hyperparameter: by NUTS in the
 coordinates of a fit (four chains), and as ratios to it by ``AutoSites``, by
 ``AutoGaussian(rest=AutoMultivariateNormal)``, whose q(v) stays where it is, and by the
 curvature of the log density at the mode (a Laplace approximation at ξ = 0). Pareto k̂ is
-that of ``importance_sample`` from each fit. Data from ``svgp_ppl.datasets``.
+that of ``importance_sample`` from each fit, and the sds of its draws follow. Data from
+``svgp_ppl.datasets``.
 """
 
 import argparse
@@ -91,10 +92,11 @@ def joint(key, model, guide, x, y, num_steps):
     return fitted, {n: np.asarray(v)[None] for n, v in draws.items()}
 
 
-def k_hat(key, model, fitted, x, y) -> float:
-    """Of the fit as a proposal."""
+def weighed(key, model, fitted, x, y, names) -> tuple[float, np.ndarray]:
+    """k̂ of the fit as a proposal, and the sds of its draws, weighed."""
     draws = gp.importance_sample(key, model, x, y, init=fitted)
-    return float(draws.posterior.attrs["pareto_k"])
+    values = group(draws, "posterior")
+    return float(draws.posterior.attrs["pareto_k"]), spread(values, names)
 
 
 def curvature(key, model, fitted, x, y, names) -> np.ndarray:
@@ -138,10 +140,14 @@ def main() -> None:
         for key, (kind, guide) in zip(keys[2:], guides.items()):
             found, draws = joint(key, model, guide, x, y, options.steps)
             ratio = spread(draws, names) / exact
-            k = k_hat(keys[5], model, found, x, y)
-            print(f"  {kind}: ratios {np.round(ratio, 2)}, k-hat {k:.2f}", flush=True)
+            k, sds = weighed(keys[5], model, found, x, y, names)
+            print(
+                f"  {kind}: ratios {np.round(ratio, 2)}, k-hat {k:.2f}, weighed "
+                f"{np.round(sds / exact, 2)}",
+                flush=True,
+            )
         ratio = curvature(keys[6], model, fitted, x, y, names) / exact
-        k = k_hat(keys[7], model, fitted, x, y)
+        k, _ = weighed(keys[7], model, fitted, x, y, names)
         print(f"  curvature: ratios {np.round(ratio, 2)}, k-hat {k:.2f}", flush=True)
 
 
