@@ -191,7 +191,7 @@ PINES = Experiment(
     run,
     cases=(SPARSE_32, {"process": "full", "cells": 32}),
     measures=MEASURES,
-    quick=Budget((0,), QUICK, (SPARSE_32,)),
+    quick=Budget((0,), QUICK),
     full=Budget((0,), FULL),
     differs=DIFFERS,
 )
