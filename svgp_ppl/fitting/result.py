@@ -1,5 +1,6 @@
 """What a fit returns, in memory and as a file."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.trend import last_bound
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.runtime.checkpoints import Stored, read, write
+from svgp_ppl.runtime.nested import flattened, rebuilt
 
 __all__ = ["Fit", "NonFiniteBoundError"]
 
@@ -40,7 +42,7 @@ class Fit:
         ((200,), ['auto_f_loc', 'auto_f_scale_tril', 'lengthscale_auto_loc'])
     """
 
-    params: dict[str, jax.Array]
+    params: dict[str, Any]
     losses: np.ndarray
     guide: Callable
     state: SVIState | Stored
@@ -104,6 +106,9 @@ class Fit:
             >>> fitted = gp.Fit.load("coal.npz", gp.AutoGaussian(model))
         """
         record = {name: getattr(self, name) for name in _RECORDED}
+        record["params"], layouts = flattened(self.params)
+        rebuilt(record["params"], layouts)  # or it could not be loaded
+        record["layouts"] = json.dumps(layouts)
         write(path, "fit", record, self.state)
 
     @staticmethod
@@ -122,7 +127,9 @@ class Fit:
             ValueError: The file is not such a file.
         """
         record, state = read(path, "fit")
-        params = {name: jnp.asarray(v) for name, v in record.pop("params").items()}
+        layouts = json.loads(record.pop("layouts", "{}"))
+        params = rebuilt(record.pop("params"), layouts)
+        params = jax.tree.map(jnp.asarray, params)
         steps = record.get("unfreeze_at", {})
         record["unfreeze_at"] = {name: int(step) for name, step in steps.items()}
         return Fit(**record, params=params, guide=guide, state=state, model=model)

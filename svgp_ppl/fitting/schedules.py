@@ -14,6 +14,7 @@ every unfreezing, since its memory is of another function.
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -153,14 +154,17 @@ def _searching(own: Any, unfreeze_at: Mapping[str, int]) -> Any:
     def update(updates: Any, state: Any, params: Any = None, **extra_args) -> Any:
         free = {n: state.count >= unfreeze_at.get(n, 0) for n in params}
 
+        def where_free(p, otherwise):
+            return {
+                n: jax.tree.map(partial(jnp.where, free[n]), p[n], otherwise[n])
+                for n in p
+            }
+
         def masked(tree):
-            zero = jax.tree.map(jnp.zeros_like, tree)
-            return {n: jnp.where(free[n], tree[n], zero[n]) for n in tree}
+            return where_free(tree, jax.tree.map(jnp.zeros_like, tree))
 
         def of_free(p):
-            fixed = jax.lax.stop_gradient(p)
-            moved = {n: jnp.where(free[n], p[n], fixed[n]) for n in p}
-            return extra_args["value_fn"](moved)
+            return extra_args["value_fn"](where_free(p, jax.lax.stop_gradient(p)))
 
         inner = state.inner
         for step in {unfreeze_at.get(n, 0) for n in params} - {0}:

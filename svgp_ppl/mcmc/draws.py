@@ -61,11 +61,12 @@ def as_arviz(
         observed_data={
             n: known_part(data.values, data) for n, data in target.observed.items()
         },
-        constant_data={n: np.asarray(v) for n, v in target.data.params.items()},
+        constant_data=jax.device_get(target.frozen),
         **groups,
         **axes._asdict(),
         attrs={
             "whitened_sites": json.dumps(target.process_names),
+            "param_layouts": json.dumps(target.layouts),
             "sampling_seconds": chains.seconds,
             "warmup_seconds": chains.warmup_seconds,
             "compile_seconds": chains.compile_seconds,

@@ -34,6 +34,7 @@ from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations.observed import Data as Observed
 from svgp_ppl.observations.observed import data_of, known_rows, plate_axes
 from svgp_ppl.runtime.compilation import call, look, partition
+from svgp_ppl.runtime.nested import flattened
 
 __all__ = ["Data", "Start", "Target"]
 
@@ -129,7 +130,7 @@ class Target:
         self._model = all_rows(model) if minibatches else model
         self.made_of = (model, static, num_noise_draws, minibatches, collapse)
         key_noise, key_look = random.split(key)
-        given = {name: jnp.asarray(value) for name, value in params.items()}
+        given = jax.tree.map(jnp.asarray, dict(params))
 
         if minibatches:
             self._look(_require_minibatches, self._of_rows, key_look, given)
@@ -142,7 +143,7 @@ class Target:
             run = {"key": key, "values": given}
             sites = trace_of(self._model, args, kwargs, **run)
             frozen = {
-                name: jnp.asarray(site["value"])
+                name: jax.tree.map(jnp.asarray, site["value"])
                 for name, site in sites.items()
                 if site["type"] == "param"
             }
@@ -154,6 +155,7 @@ class Target:
         )
         self.observed = found.observed
         self.data = Data(arrays, found.params, noise_keys, {})
+        self.frozen, self.layouts = flattened(found.params)
 
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""

@@ -29,6 +29,7 @@ from svgp_ppl.prediction.posterior_model import (
     every_draw,
     is_latent,
 )
+from svgp_ppl.runtime.nested import flattened
 
 __all__ = ["Groups", "latent_values"]
 
@@ -83,6 +84,8 @@ class Groups:
         self._runs.num_data  # the posterior fits the model  # noqa: B018
         self._facts = self._runs.look(self._facts_of)
         self.data = self._data()
+        used = {n: v for n, v in taken.params.items() if n in self._facts.params}
+        self._frozen, self._layouts = flattened(used)
 
     def _facts_of(self, sites: dict[str, dict]) -> _Facts:
         given = () if isinstance(self._posterior, Prior) else self._posterior.values
@@ -151,10 +154,10 @@ class Groups:
     def posterior_groups(self) -> dict[str, dict]:
         """The draws and the frozen parameters, as groups."""
         assert isinstance(self._posterior, Samples)
-        values, params = self._posterior
+        values = self._posterior.values
         return {
             "posterior": {n: self._in_chains(np.asarray(v)) for n, v in values.items()},
-            "constant_data": {n: params[n] for n in self._facts.params if n in params},
+            "constant_data": self._frozen,
         }
 
     def as_arviz(self, groups: dict[str, Any], coords, dims) -> Any:
@@ -173,7 +176,10 @@ class Groups:
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
         axes = axes_of(shapes, plates, rows, coords, dims, self._like)
-        attrs = {"whitened_sites": json.dumps(self._facts.whitened)}
+        attrs = {
+            "whitened_sites": json.dumps(self._facts.whitened),
+            "param_layouts": json.dumps(self._layouts),
+        }
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
             groups.pop("posterior", None),

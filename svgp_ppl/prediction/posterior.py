@@ -1,13 +1,16 @@
 """The posterior in one form: a fit, a guide, draws, or the prior."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
 
 from svgp_ppl.diagnostics import group
+from svgp_ppl.runtime.nested import rebuilt
 
 __all__ = ["Fitted", "Guide", "Prior", "Samples", "choose_draws", "take_posterior"]
 
@@ -73,8 +76,14 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             f"dict of samples, and {came}."
         )
     flat = {n: jnp.asarray(v.reshape(-1, *v.shape[2:])) for n, v in draws.items()}
-    frozen = params if params is not None else group(posterior, "constant_data")
+    frozen = params if params is not None else frozen_of(posterior)
     return _samples(flat, frozen)
+
+
+def frozen_of(posterior: Any) -> dict[str, Any]:
+    """The parameters that were frozen under a sampler, from its draws."""
+    layouts = posterior["posterior"].attrs.get("param_layouts", "{}")
+    return rebuilt(group(posterior, "constant_data"), json.loads(layouts))
 
 
 def _samples(values: dict[str, Array], params: Mapping[str, Any]) -> Samples:
@@ -86,7 +95,7 @@ def _samples(values: dict[str, Array], params: Mapping[str, Any]) -> Samples:
         )
     if 0 in next(iter(lengths.values())):
         raise ValueError("the posterior has no draws: its arrays have length 0.")
-    return Samples(values, {n: jnp.asarray(v) for n, v in params.items()})
+    return Samples(values, jax.tree.map(jnp.asarray, dict(params)))
 
 
 def choose_draws(key, num_draws: int, n: int) -> Array:
