@@ -6,9 +6,9 @@ For every data set the sd of each unconstrained hyperparameter: by NUTS in the
 coordinates of a fit (four chains), and as ratios to it by ``AutoSites``, by
 ``AutoGaussian(rest=AutoMultivariateNormal)``, whose q(v) stays where it is, and by the
 curvature of the log density at the mode (a Laplace approximation at ξ = 0). Pareto k̂ is
-that of ``importance_sample`` from each fit, and the sds of its draws follow. For Gaussian
-likelihoods also a Gaussian q(θ) with v integrated out: what is lost by sites that do not
-follow θ. Data from ``svgp_ppl.datasets``.
+that of ``importance_sample`` from each fit, and the sds of its draws follow. For
+Gaussian likelihoods also a Gaussian q(θ) with v integrated out: what is lost by sites
+that do not follow θ. Data from ``svgp_ppl.datasets``.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def joint(key, model, guide, x, y, num_steps):
 
 
 def integrated(key, model, fitted, x, y, num_steps: int) -> dict:
-    """Draws of a Gaussian q(θ) fitted to the evidence, with v integrated out exactly."""
+    """Draws of a Gaussian q(θ) of the model with v integrated out exactly."""
     of_theta = collapsed(model)
     x, y = jnp.asarray(x, float), jnp.asarray(y, float)
     values = {
