@@ -36,6 +36,7 @@ OURS: dict[str, tuple[Any, str]] = {
 }
 OURS["Gibbs"] = (gp.mcmc.Gibbs(), "whitened")
 OURS["slices"] = (gp.mcmc.Gibbs("elliptical_slice"), "whitened")
+OURS["NUTS refitted"] = (gp.mcmc.NUTS(), "fitted")
 SAMPLERS = (*OURS, "unwhitened", "importance", "numpyro", "numpyro fitted", "hsgp")
 
 
@@ -60,17 +61,12 @@ def of_ours(name: str, key, problem: Problem, fit, settings: Mapping[str, int]):
         model, guide = unwhitened(fit)
         init = (guide, {})
     options = {"num_warmup": settings["warmup"], "coordinates": coordinates}
-    return gp.sample(
-        key,
-        model,
-        x,
-        y,
-        sampler=sampler,
-        init=init,
-        progress=False,
-        **options,
-        **number,
-    )
+    options |= {"sampler": sampler, "progress": False, **number}
+    if name == "NUTS refitted":
+        to_pilot, to_refit, key = random.split(key, 3)
+        pilot = gp.sample(to_pilot, model, x, y, init=fit, **options)
+        init = gp.mcmc.refit(to_refit, model, fit, pilot, x, y)
+    return gp.sample(key, model, x, y, init=init, **options)
 
 
 def of_numpyro(name: str, key, problem: Problem, fit, settings: Mapping[str, int]):

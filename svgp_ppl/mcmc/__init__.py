@@ -4,6 +4,7 @@ from svgp_ppl.mcmc.chains import Chains, run_chains
 from svgp_ppl.mcmc.coordinates import reparam_sites
 from svgp_ppl.mcmc.moving_window import moving_window_em
 from svgp_ppl.mcmc.pathfinder import Pathfinder
+from svgp_ppl.mcmc.refit import refit
 from svgp_ppl.mcmc.samplers import (
     HMC,
     MCLMC,
@@ -41,6 +42,7 @@ __all__ = [
     "TunesTogether",
     "UsesPrior",
     "moving_window_em",
+    "refit",
     "reparam_sites",
     "run_chains",
 ]

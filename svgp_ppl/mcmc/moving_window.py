@@ -110,7 +110,7 @@ def moving_window_em(
     guide, params = guide_and_params(init, "init")
     key_target, key_start, key_run = random.split(key, 3)
 
-    given = {name: jnp.asarray(value) for name, value in params.items()}
+    given = jax.tree.map(jnp.asarray, dict(params))
     supports, is_batched = look(
         lambda args, kwargs, key, given: _facts(
             trace_of(model, args, kwargs, key=key, values=given)
