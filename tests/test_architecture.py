@@ -189,6 +189,15 @@ MAY_IMPORT = {
         "mcmc.samplers",
         "mcmc.target",
     },
+    "mcmc.refit": {
+        "checks",
+        "diagnostics",
+        "fitting",
+        "guides",
+        "handlers",
+        "prediction",
+        "runtime",
+    },
     "mcmc.hybrid": {
         "checks",
         "fitting",
