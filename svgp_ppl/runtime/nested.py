@@ -63,8 +63,10 @@ def _layout(arrays: dict[str, Any], name: str, value: Any) -> Any:
 
 def _tree(arrays: dict[str, Any], layout: Any) -> Any:
     """The tree, whose leaves are taken out of ``arrays``."""
-    if layout is None or isinstance(layout, str):
-        return arrays.pop(layout, None)
+    if layout is None:
+        return None
+    if isinstance(layout, str):
+        return arrays.pop(layout)
     ((kind, entries),) = layout.items()
     parts = {key: _tree(arrays, part) for key, part in entries}
     if kind == "dict":
