@@ -40,6 +40,28 @@ class Scaled:
 
 @gp.register_dataclass
 @dataclass(frozen=True)
+class Weighted:
+    """Values for each row that the shape of the distribution does not show."""
+
+    weight: Any
+
+    def __call__(self, f):
+        return WeightedNormal(f, self.weight)
+
+
+class WeightedNormal(dist.Normal):
+    """log p times a weight."""
+
+    def __init__(self, f, weight):
+        self.weight = weight
+        super().__init__(f, 0.5)
+
+    def log_prob(self, value):
+        return self.weight * super().log_prob(value)
+
+
+@gp.register_dataclass
+@dataclass(frozen=True)
 class Outputs:
     """Independent outputs."""
 
@@ -57,6 +79,7 @@ CASES = {
     "exposures": (likelihoods.NegativeBinomial(2.0, exposure=PER_ROW), 5, None),
     "classes": (likelihoods.Softmax(3), 3, 3),
     "a table as long as the data": (Scaled(0.2, PER_ROW), None, None),
+    "weights": (Weighted(PER_ROW), None, None),
     "known entries": (KnownEntries(Outputs(0.4), KNOWN), None, 3),
     "a function": (lambda f: dist.Laplace(f, PER_ROW), None, None),
 }

@@ -39,7 +39,7 @@ def in_chunks(
     if size is None or size >= len(y):
         return function(likelihood, y, marginal)
     fields, structure = jax.tree.flatten(likelihood)
-    have_rows = _fields_with_rows(fields, structure, marginal, size)
+    have_rows = _fields_with_rows(fields, structure, y, marginal, size)
     if have_rows is None:
         return function(likelihood, y, marginal)
     axes = _axis_of_rows(marginal)
@@ -64,32 +64,28 @@ def _axis_of_rows(marginal: Marginal) -> dict[str, int]:
 
 
 def _fields_with_rows(
-    fields: list, structure: Any, marginal: Marginal, size: int
+    fields: list, structure: Any, y: Array, marginal: Marginal, size: int
 ) -> list[int] | None:
     """Which fields have a value for every row; None if the likelihood cannot be cut."""
     if not all(isinstance(field, _NUMBERS) for field in fields):
         return None
     mean = marginal.mean if marginal.log_weights is None else marginal.mean[0]
-    num_rows = len(mean)
-    as_long = [i for i, f in enumerate(fields) if np.shape(f)[:1] == (num_rows,)]
-    f = jax.ShapeDtypeStruct((size, *mean.shape[1:]), mean.dtype)
+    f, some = (jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype) for a in (mean, y))
 
-    def batch_shape(which: list[int]) -> tuple | None:
+    def takes_chunks(which: list[int]) -> bool:
         cut = [f[:size] if i in which else f for i, f in enumerate(fields)]
-        found = []
 
-        def note(f, values):
-            found.append(jax.tree.unflatten(structure, values)(f).batch_shape)
+        def log_prob(values, f, y):
+            return jax.tree.unflatten(structure, values)(f).log_prob(y)
 
         try:
-            jax.eval_shape(note, f, cut)
+            return jax.eval_shape(log_prob, cut, f, some).shape == (size,)
         except (TypeError, ValueError):
-            return None
-        return found[0]
+            return False
 
     # Where no field is needed for every row, one with N entries is something else.
-    choices = [[], as_long] if as_long else [[]]
-    return next((each for each in choices if batch_shape(each) == (size,)), None)
+    as_long = [i for i, f in enumerate(fields) if np.shape(f)[:1] == y.shape[:1]]
+    return next((each for each in ([], as_long) if takes_chunks(each)), None)
 
 
 _NUMBERS = (int, float, np.ndarray, np.generic, jax.Array)
