@@ -66,7 +66,10 @@ def fit(model, num_steps=12, **options):
     "options",
     [
         {"optimizer": optax.adam(0.05), "freeze": {"*lengthscale*": 4}},
-        {"optimizer": gp.natural_gradient(0.5, optax.lbfgs())},
+        pytest.param(
+            {"optimizer": gp.natural_gradient(0.5, optax.lbfgs())},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_tree_is_fitted_as_its_arrays_are(options):

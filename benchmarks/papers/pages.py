@@ -86,7 +86,7 @@ def _compared(task: str, budget: str, cells: dict[str, list[tuple[str, Cell]]]) 
             for name, each in worse.items()
             for case, cell in each
         )
-        begin = "With the settings of the paper"
+        begin = f"With the settings of the paper ({', '.join(cells)})"
     else:
         named = ", ".join(
             f"{name} {len(each)} of {len(cells[name])}"
