@@ -20,7 +20,7 @@ _NATS = 1.0  # accepted cost of the family of q(v)
 _LARGEST_UNDERSTATEMENT = 1.25
 
 _FARTHEST_MEAN = 3.0  # standard deviations
-_MOST_MAGNITUDES = 1.0
+_LEAST_SD, _MOST_SD = 0.1, 10.0
 
 _EDGE = {"positive": 1e-3, "interval": 2e-2}
 
@@ -163,7 +163,7 @@ def _standardised(data: Data) -> list[str]:
         f"data of mean 0 and sd 1 (those of '{name}' have {mean:.3g} and {sd:.3g} "
         "about the offset of the latent)"
         for name, (mean, sd) in moments.items()
-        if abs(mean) > _FARTHEST_MEAN * sd or abs(np.log10(sd)) > _MOST_MAGNITUDES
+        if abs(mean) > _FARTHEST_MEAN * sd or sd < _LEAST_SD or sd > _MOST_SD
     ]
 
 

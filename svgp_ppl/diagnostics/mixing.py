@@ -15,6 +15,7 @@ from svgp_ppl.diagnostics.posterior import (
     group,
     hyperparameters,
     is_from_sample,
+    require_draws,
     to_arviz,
 )
 
@@ -305,7 +306,7 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
     """
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)
-    group(posterior, "posterior")  # of a fit there is no table
+    require_draws(posterior)
     if var_names is None and is_from_sample(posterior):
         var_names = hyperparameters(posterior)
     names = list(var_names) if var_names else None

@@ -21,6 +21,7 @@ __all__ = [
     "hyperparameters",
     "is_from_sample",
     "label",
+    "require_draws",
     "to_arviz",
 ]
 
@@ -187,6 +188,14 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
         >>> gp.diagnostics.group(posterior, "observed_data")
         {}
     """
+    require_draws(posterior)
+    if name not in posterior:
+        return {}
+    return {key: value.values for key, value in posterior[name].data_vars.items()}
+
+
+def require_draws(posterior: Any) -> None:
+    """Raise if an object holds no draws, such as a fit."""
     if not isinstance(posterior, Mapping):
         raise ValueError(
             "expected draws, what gp.sample returns, another ArviZ object (of NumPyro: "
@@ -194,9 +203,6 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
             f"a {type(posterior).__name__}. A fit is judged by "
             "gp.diagnostics.report(fit, x, y)."
         )
-    if name not in posterior:
-        return {}
-    return {key: value.values for key, value in posterior[name].data_vars.items()}
 
 
 def label(name: str, index: tuple) -> str:

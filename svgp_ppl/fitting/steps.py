@@ -40,7 +40,7 @@ class Start(NamedTuple):
     params: dict[str, jax.Array]
 
 
-def all_finite(tree: Any) -> jax.Array:
+def _all_finite(tree: Any) -> jax.Array:
     """Whether all numbers of a parameter, which may be a tree, are finite."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.all(jnp.stack(leaves))
@@ -188,7 +188,7 @@ class Steps:
 
             def is_finite(state) -> dict[str, jax.Array]:
                 params = svi.optim.get_params(state.optim_state)
-                return {n: all_finite(p) for n, p in params.items()}
+                return {n: _all_finite(p) for n, p in params.items()}
 
             def step(carry):
                 i, _, state, losses, _ = carry

@@ -19,6 +19,8 @@ from svgp_ppl.rows.sharding import in_blocks
 
 __all__ = ["in_chunks"]
 
+_NUMBERS = (int, float, np.ndarray, np.generic, jax.Array)
+
 
 def in_chunks(
     function: Callable, likelihood: Any, y: Array, marginal: Marginal, size: int | None
@@ -86,6 +88,3 @@ def _fields_with_rows(
     # Where no field is needed for every row, one with N entries is something else.
     as_long = [i for i, f in enumerate(fields) if np.shape(f)[:1] == y.shape[:1]]
     return next((each for each in ([], as_long) if takes_chunks(each)), None)
-
-
-_NUMBERS = (int, float, np.ndarray, np.generic, jax.Array)

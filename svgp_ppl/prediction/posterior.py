@@ -76,11 +76,11 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             f"dict of samples, and {came}."
         )
     flat = {n: jnp.asarray(v.reshape(-1, *v.shape[2:])) for n, v in draws.items()}
-    frozen = params if params is not None else frozen_of(posterior)
+    frozen = params if params is not None else _frozen_of(posterior)
     return _samples(flat, frozen)
 
 
-def frozen_of(posterior: Any) -> dict[str, Any]:
+def _frozen_of(posterior: Any) -> dict[str, Any]:
     """The parameters that were frozen under a sampler, from its draws."""
     layouts = posterior["posterior"].attrs.get("param_layouts", "{}")
     return rebuilt(group(posterior, "constant_data"), json.loads(layouts))
