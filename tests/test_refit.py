@@ -77,6 +77,7 @@ def test_q_is_the_best_at_these_values(runs):
         assert np.abs(second.params[name] - first.params[name]).max() > 1e-2
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_cannot_be_refitted(runs):
     first, draws, _ = runs
     again = (random.key(0), model)

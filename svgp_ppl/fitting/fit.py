@@ -63,7 +63,7 @@ def fit(
     num_steps: int = 2000,
     loss: ELBO | None = None,
     init: Fit | tuple[Callable, Mapping[str, Any]] | None = None,
-    freeze: Mapping[str, float] | None = None,
+    freeze: Mapping[str, int | float] | None = None,
     variational_first: int = 0,
     batch_size: int | None = None,
     patience: int | None = None,

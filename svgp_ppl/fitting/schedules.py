@@ -59,7 +59,7 @@ class SearchState(NamedTuple):
 
 def unfreeze_steps(
     params: dict,
-    freeze: Mapping[str, int] | None,
+    freeze: Mapping[str, int | float] | None,
     variational_first: int,
     guide: Callable,
 ) -> dict[str, int]:

@@ -37,7 +37,7 @@ class Start(NamedTuple):
 
     state: SVIState
     transforms: dict[str, Any]
-    params: dict[str, jax.Array]
+    params: dict[str, Any]
 
 
 def _all_finite(tree: Any) -> jax.Array:
@@ -58,7 +58,7 @@ class Block(NamedTuple):
     """
 
     state: SVIState
-    params: dict[str, jax.Array]
+    params: dict[str, Any]
     losses: jax.Array
     done: jax.Array
     is_finite: dict[str, jax.Array]
@@ -92,7 +92,7 @@ class Steps:
         optimizer: Any,
         loss: ELBO,
         data: Whole | Minibatches,
-        freeze: Mapping[str, int] | None,
+        freeze: Mapping[str, int | float] | None,
         variational_first: int,
     ):
         self.model, self.given_model = model, model
@@ -167,7 +167,7 @@ class Steps:
         svi.constrain_fn = partial(transform_fn, transforms)
         return svi
 
-    def free(self, start: Start) -> dict[str, jax.Array]:
+    def free(self, start: Start) -> dict[str, Any]:
         """Unconstrained values of the parameters at the start."""
         return self.svi(start.transforms).optim.get_params(start.state.optim_state)
 

@@ -5,7 +5,7 @@ lengthscales the mode is far from where the draws are, and sites found there sui
 better.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ __all__ = ["refit"]
 def refit(
     key,
     model: Callable,
-    fitted: Fit,
+    fitted: Fit | tuple[Callable, Mapping[str, Any]],
     draws: Any,
     *args,
     optimizer: optax.GradientTransformation | None = None,
@@ -43,8 +43,8 @@ def refit(
     Args:
         key: Random key.
         model: The model.
-        fitted: The fit that the draws started from, with point estimates of all sites
-            that are not processes, as by default.
+        fitted: The fit that the draws started from, or ``(guide, params)``, with point
+            estimates of all sites that are not processes, as by default.
         draws: What ``gp.sample`` returned.
         *args: Arguments of the model, data included.
         optimizer: ``natural_gradient(0.5)`` if None; a q(v) that is not a Gaussian with

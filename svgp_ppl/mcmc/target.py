@@ -50,7 +50,7 @@ class Data(NamedTuple):
     """
 
     arrays: list
-    params: dict[str, jax.Array]
+    params: dict[str, Any]
     noise_keys: Any
     sites: dict[str, Any]
 
@@ -63,7 +63,7 @@ class Start(NamedTuple):
         observed: Data by site name, and which of them are known.
     """
 
-    params: dict[str, jax.Array]
+    params: dict[str, Any]
     observed: dict[str, Observed]
 
 
@@ -227,7 +227,7 @@ class Target:
         # What does not depend on the noise is computed once.
         return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
 
-    def constrain(self, position: dict, data: Data, key=None) -> dict[str, jax.Array]:
+    def constrain(self, position: dict, data: Data, key=None) -> dict[str, Any]:
         """Values at latent and deterministic sites, from a position.
 
         A v that is integrated out is drawn from the key.
