@@ -18,6 +18,7 @@ from svgp_ppl.expectations.predictive import (
     predictive_probabilities,
 )
 from svgp_ppl.likelihoods.largest import probability_of_largest
+from svgp_ppl.likelihoods.softmax import differences, mean_log_softmax
 from svgp_ppl.likelihoods.values import (
     Value,
     noise_variance,
@@ -176,8 +177,8 @@ class Softmax:
 
     Attributes:
         num_classes: C, at least 2; the latent has as many components. Static.
-        bound: None for the expectation itself, by quadrature or quasi-Monte Carlo; or
-            ``"gumbel"``. Static.
+        bound: None for the expectation itself, by quadrature over differences of two
+            or three components, or quasi-Monte Carlo; or ``"gumbel"``. Static.
 
     Raises:
         ValueError: One of these is outside its range.
@@ -205,21 +206,13 @@ class Softmax:
 
 @closed_form_expectation.register
 def _(likelihood: Softmax, y, marginal: Marginal):
+    y = _as_class(y)
     if likelihood.bound is None:
-        return None
+        few = likelihood.num_classes <= 3
+        return mean_log_softmax(y, marginal) if few else None
     # −log(1 + P) = −softplus(log P)
-    y = jnp.broadcast_to(_as_class(y), marginal.mean.shape[:-1])[..., None]
-
-    def own(values):
-        return jnp.take_along_axis(values, y, axis=-1)
-
-    variance = marginal.variance + own(marginal.variance)
-    if marginal.covariance is not None:
-        shared = jnp.take_along_axis(marginal.covariance, y[..., None], axis=-2)
-        variance = variance - 2.0 * shared[..., 0, :]
-    exponent = marginal.mean - own(marginal.mean) + 0.5 * variance
-    is_other = jnp.arange(likelihood.num_classes) != y
-    return -jax.nn.softplus(logsumexp(exponent, axis=-1, where=is_other))
+    d = differences(y, marginal)
+    return -jax.nn.softplus(logsumexp(d.mean + 0.5 * d.variance, axis=-1))
 
 
 @predictive_mean_and_variance.register

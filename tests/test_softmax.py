@@ -1,0 +1,121 @@
+"""E log softmax over differences of components, against the rule over all of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from svgp_ppl import likelihoods as lk
+from svgp_ppl.expectations import GaussHermite, variational_expectation
+from svgp_ppl.likelihoods.softmax import differences
+from svgp_ppl.marginals import Marginal
+from tests.conftest import mostly_double
+
+N = 12
+
+
+def marginal_of(kind: str, num_classes: int, sd: float) -> Marginal:
+    """Means of width 2, standard deviations of about ``sd``."""
+    rng = np.random.default_rng(num_classes)
+    shape = (2, N, num_classes) if kind == "mixture" else (N, num_classes)
+    mean = jnp.asarray(2.0 * rng.normal(size=shape))
+    factor = sd * rng.normal(size=(*shape, num_classes)) / num_classes**0.5
+    covariance = jnp.asarray(factor @ np.swapaxes(factor, -1, -2))
+    variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+    match kind:
+        case "independent":
+            return Marginal(mean, variance)
+        case "correlated":
+            return Marginal(mean, variance, covariance)
+    return Marginal(mean, variance, covariance, jnp.log(jnp.array([0.3, 0.7])))
+
+
+def expectation(marginal: Marginal, y, method=None):
+    """By our formula, or by the rule over all components."""
+    likelihood = lk.Softmax(marginal.mean.shape[-1])
+    return variational_expectation(likelihood, y, marginal, method=method)
+
+
+@pytest.mark.parametrize("kind", ["independent", "correlated", "mixture"])
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_rule_over_all_components(kind, num_classes):
+    """Values and slopes, at widths that take either number of nodes."""
+    y = jnp.arange(N) % num_classes
+
+    @jax.jit
+    def both(marginal):
+        def ours(marginal):
+            return jnp.sum(expectation(marginal, y))
+
+        exact = expectation(marginal, y, GaussHermite(32))
+        by_rule = jax.grad(
+            lambda m: jnp.sum(expectation(m, y, GaussHermite(32))), allow_int=True
+        )
+        return (
+            expectation(marginal, y) - exact,
+            jax.grad(ours)(marginal).mean - by_rule(marginal).mean,
+        )
+
+    for sd, error in ((0.2, 1e-8), (0.45, 1e-7), (1.5, 1e-3)):
+        for off in both(marginal_of(kind, num_classes, sd)):
+            np.testing.assert_allclose(off, 0.0, atol=error)
+
+
+def test_fewer_nodes_where_the_differences_are_narrow():
+    """Both rules are taken, and agree where one ends."""
+    y = jnp.arange(N) % 3
+    value = jax.jit(expectation)
+    exact = jax.jit(lambda m, y: expectation(m, y, GaussHermite(32)))
+    mean = marginal_of("independent", 3, 1.0).mean
+    for widest, error in ((0.1, 1e-12), (0.4999, 3e-10), (0.5001, 1e-12)):
+        marginal = Marginal(mean, jnp.full((N, 3), widest**2 / 2))
+        off = np.abs(value(marginal, y) - exact(marginal, y)).max()
+        assert off < error, widest
+
+
+def test_differences_have_the_covariance_of_contrasts():
+    y = np.arange(N) % 4
+    marginal = marginal_of("correlated", 4, 1.0)
+    d = jax.jit(differences)(jnp.asarray(y), marginal)
+    for n in range(N):
+        others = (y[n] + np.arange(1, 4)) % 4
+        contrasts = np.eye(4)[others] - np.eye(4)[y[n]]
+        covariance = contrasts @ np.asarray(marginal.covariance[n]) @ contrasts.T
+        np.testing.assert_allclose(d.mean[n], contrasts @ marginal.mean[n], rtol=1e-9)
+        np.testing.assert_allclose(d.covariance[n], covariance, atol=1e-12)
+        np.testing.assert_allclose(d.variance[n], np.diag(covariance), atol=1e-12)
+
+
+@mostly_double
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_a_latent_that_is_known_exactly(num_classes, precision):
+    """The logarithm itself, with finite slopes in the variance: half its curvature."""
+    mean = jnp.asarray(marginal_of("independent", num_classes, 1.0).mean)
+    y = jnp.arange(N) % num_classes
+
+    @jax.jit
+    def run(variance):
+        def total(variance):
+            return jnp.sum(expectation(Marginal(mean, variance), y))
+
+        zero = jnp.zeros_like(mean)
+        return expectation(Marginal(mean, zero), y), jax.grad(total)(variance)
+
+    value, slope = run(jnp.full_like(mean, 1e-4))
+    log_p = jax.nn.log_softmax(mean)
+    np.testing.assert_allclose(value, log_p[jnp.arange(N), y], rtol=1e-5)
+    p = jnp.exp(log_p)
+    np.testing.assert_allclose(slope, -0.5 * p * (1 - p), atol=1e-3)
+    assert np.all(np.isfinite(run(jnp.zeros_like(mean))[1]))
+
+
+def test_forward_mode():
+    y = jnp.arange(N) % 3
+    mean = marginal_of("independent", 3, 1.0).mean
+
+    def value(mean, variance):
+        return expectation(Marginal(mean, variance), y)
+
+    start = mean, 0.1 + jnp.zeros_like(mean)
+    check_grads(jax.jit(value), start, order=1, modes=["fwd"])
