@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 here = Path(__file__).parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(here / "_build" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# What pages wait for is the compiler: two thirds of its time, where it knows these.
+# What pages wait for is the compiler: two thirds of its time where it knows these.
 fast = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 fast += " --xla_cpu_parallel_codegen_split_count=1"
 tried = {**os.environ, "XLA_FLAGS": fast}  # an unknown one ends the process
