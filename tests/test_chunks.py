@@ -77,7 +77,8 @@ CASES = {
     "closed form": (likelihoods.Poisson(), 5, None),
     "a value for each row": (likelihoods.StudentT(3.0, PER_ROW), None, None),
     "exposures": (likelihoods.NegativeBinomial(2.0, exposure=PER_ROW), 5, None),
-    "classes": (likelihoods.Softmax(3), 3, 3),
+    # Of three classes the number of nodes depends on the widest of the rows.
+    "classes": (likelihoods.Softmax(4), 4, 4),
     "a table as long as the data": (Scaled(0.2, PER_ROW), None, None),
     "weights": (Weighted(PER_ROW), None, None),
     "known entries": (KnownEntries(Outputs(0.4), KNOWN), None, 3),
