@@ -61,6 +61,7 @@ def compare(name: str, options: argparse.Namespace) -> None:
         return
     names = ("chains", "warmup", "draws", "seed", "repeats")
     settings = {n: getattr(options, n) for n in names}
+    settings["numpyro chains"] = options.numpyro_chains
     rows: dict = {}
     found = {
         "problem": name,
@@ -111,6 +112,12 @@ def main() -> None:
     add("--seed", type=int, default=1)
     add("--repeats", type=int, default=1, help="keys, one after the other")
     add("--steps", type=int, help="of the fit")
+    add(
+        "--numpyro-chains",
+        default="vectorized",
+        choices=["vectorized", "sequential"],
+        help="one after the other where a branch (of a quadrature) would be lost",
+    )
     add("--x64", action="store_true")
     add("--out", type=Path, default=tables.RESULTS)
     add("--label", default="", help="of the file, beside the name of the problem")

@@ -93,7 +93,7 @@ def through_numpyro(key, model: Callable, x, y, settings, start=None, accept=0.8
         num_warmup=settings["warmup"],
         num_samples=settings["draws"],
         num_chains=settings["chains"],
-        chain_method="vectorized",
+        chain_method=settings["numpyro chains"],
         progress_bar=True,
     )
     fields = ("num_steps", "diverging")
