@@ -68,13 +68,16 @@ def test_ess_of_an_autoregression(rho):
     assert ess["y"].shape == (2,)
 
 
-def test_diagnostics_accept_both_forms_of_draws():
+def test_diagnostics_accept_every_form_of_draws():
     draws = iid()
-    posterior = diagnostics.to_arviz(draws)
-    for function in (diagnostics.ess, diagnostics.rhat, diagnostics.psrf):
-        for name, value in function(posterior).items():
-            np.testing.assert_array_equal(value, function(draws)[name])
-    assert diagnostics.esjd(posterior) == diagnostics.esjd(draws)
+    whole = diagnostics.to_arviz(draws)
+    for posterior in (whole, whole.posterior):
+        for function in (diagnostics.ess, diagnostics.rhat, diagnostics.psrf):
+            for name, value in function(posterior).items():
+                np.testing.assert_array_equal(value, function(draws)[name])
+        assert diagnostics.esjd(posterior) == diagnostics.esjd(draws)
+    with pytest.raises(ValueError, match=r"whole object, draws and not draws\.post"):
+        diagnostics.report(whole.posterior)
 
 
 def test_rhat_sees_a_chain_elsewhere():

@@ -218,12 +218,20 @@ def label(name: str, index: tuple) -> str:
 def arrays_of(draws: Any) -> dict[str, np.ndarray]:
     """Draws by name, in double precision.
 
+    Args:
+        draws: An ArviZ object, its posterior, or arrays [chains, draws, ...] by name.
+
+    Raises:
+        ValueError: There are no draws, or they lack these axes.
+
     Example:
         >>> sorted(gp.diagnostics.arrays_of(draws))
         ['f', 'lengthscale']
     """
     # An ArviZ object is a Mapping too (of groups), but never a dict.
     arrays = draws if isinstance(draws, dict) else group(draws, "posterior")
+    if not arrays and "posterior" not in draws:  # the posterior itself
+        arrays = {name: x.values for name, x in getattr(draws, "data_vars", {}).items()}
     if not arrays:
         raise ValueError("There are no draws: the posterior is empty or absent.")
     arrays = {name: np.asarray(x, dtype=np.float64) for name, x in arrays.items()}

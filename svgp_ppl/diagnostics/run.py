@@ -133,10 +133,16 @@ def run_of(posterior: Any) -> Run:
     """A run from an ArviZ object, or from arrays by name.
 
     Raises:
-        ValueError: There are no draws.
+        ValueError: There are no draws, or nothing beside them in an ArviZ object.
     """
     arrays = arrays_of(posterior)
     is_dict = isinstance(posterior, dict)
+    if not is_dict and "posterior" not in posterior:
+        raise ValueError(
+            "a posterior by itself does not say how its draws were made, and "
+            "divergences would not be seen: give the whole object, draws and not "
+            "draws.posterior."
+        )
     stored = posterior if is_dict else group(posterior, "posterior")
     shape = next(iter(arrays.values())).shape[:2]
     if 0 in shape:
