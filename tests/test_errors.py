@@ -310,6 +310,12 @@ def test_the_model_and_the_posterior_the_other_way_round():
         gp.predict({"v": np.zeros((2, 3))}, X)
 
 
+def test_a_posterior_without_the_rest_of_its_object():
+    draws = gp.diagnostics.to_arviz({"f": np.zeros((1, 2, 3))})
+    with pytest.raises(ValueError, match="the whole object, draws and not draws.post"):
+        gp.predict(lambda x: None, draws.posterior, X)
+
+
 def test_a_report_on_draws_takes_no_data():
     draws = {"v": np.zeros((2, 30))}
     with pytest.raises(ValueError, match="After an object of type dict it was given 2"):

@@ -71,6 +71,9 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
         came = f"is of type {type(posterior).__name__}: the model comes before it"
         if isinstance(posterior, Mapping) and "warmup_posterior" in posterior:
             came = "has no draws: its warm-up was interrupted"
+        elif getattr(posterior, "data_vars", None):
+            came = "is a posterior by itself: give the whole object, draws and not "
+            came += "draws.posterior, which lacks the parameters that were frozen"
         raise ValueError(
             "posterior must be what gp.fit or gp.sample returns, (guide, params), or a "
             f"dict of samples, and {came}."
