@@ -312,7 +312,7 @@ def test_the_model_and_the_posterior_the_other_way_round():
 
 def test_a_posterior_without_the_rest_of_its_object():
     draws = gp.diagnostics.to_arviz({"f": np.zeros((1, 2, 3))})
-    with pytest.raises(ValueError, match="the whole object, draws and not draws.post"):
+    with pytest.raises(ValueError, match="whole object, draws and not draws"):
         gp.predict(lambda x: None, draws.posterior, X)
 
 
