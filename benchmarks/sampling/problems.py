@@ -109,7 +109,7 @@ def classes() -> Problem:
         gammas((3.0, 3.0), (3.0, 2.0)),
         num_outputs=3,
     )
-    return Problem(model, data.x, data.y)
+    return Problem(model, data.x, data.y, make_guide=gp.AutoCoupled)
 
 
 def student_t() -> Problem:
