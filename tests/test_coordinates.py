@@ -183,6 +183,22 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     np.testing.assert_allclose(slopes @ slopes.T, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("model", "make_guide", "num_blocks"),
+    [
+        (several_outputs, gp.AutoGaussian, 2),
+        (several_outputs, gp.AutoCoupled, 1),
+        (additive, lambda model: gp.AutoCoupled(model, [["f", "g"]]), 2),
+    ],
+)
+def test_blocks_are_the_gaussians_of_the_fit(model, make_guide, num_blocks):
+    guide, params = fitted(model, make_guide)
+    target = Target(random.key(1), model, (X, Y), {}, params)
+    assert (
+        fitted_start(random.key(2), guide, params, target, 1).num_blocks == num_blocks
+    )
+
+
 def test_at_the_fit_coupled_processes_have_their_joint_q():
     """One after the other, the later ones integrated out, with a mean of theirs."""
     guide, params = fitted(additive, gp.AutoCoupled)

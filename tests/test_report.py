@@ -745,6 +745,13 @@ def test_advice_knows_the_start(init):
     assert ('NUTS(metric="dense")' in text) == (init is not None)
 
 
+@pytest.mark.parametrize("num_blocks", [1, 3])
+def test_advice_knows_whether_the_start_is_coupled(num_blocks):
+    attrs = OF_NUTS | {"init": "fit", "num_blocks": num_blocks}
+    text = str(diagnostics.report(run({"x": autoregressive(0.98)}, attrs=attrs)))
+    assert ("init= a fit with gp.AutoCoupled(model)" in text) == (num_blocks > 1)
+
+
 @pytest.mark.parametrize(
     "attrs, words",
     [

@@ -47,7 +47,10 @@ def in_nats(value: float) -> str:
 
 
 def better_start(run: Run) -> list[str]:
-    """A fit to start from, if there was none."""
+    """A fit to start from: one, if there was none, or one of a wider family."""
+    if run.attributes.get("num_blocks", 1) > 1:
+        together = "where the data see processes or outputs together"
+        return [f"init= a fit with gp.AutoCoupled(model), {together}"]
     if run.attributes.get("init") == "fit":
         return []
     if run.sampler is None:

@@ -96,6 +96,12 @@ class Start(NamedTuple):
     data: Data
     positions: Mapping[str, Any]
 
+    @property
+    def num_blocks(self) -> int:
+        """Number of Gaussians, independent given θ, that the coordinates of v have."""
+        sites = self.data.sites.values()
+        return sum(len(one.projection) for one in sites if not one.of_others)
+
 
 # The coordinate of everything except processes with sites.
 OTHERS = "(others)"
