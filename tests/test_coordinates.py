@@ -187,8 +187,13 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
     ("model", "make_guide", "num_blocks"),
     [
         (several_outputs, gp.AutoGaussian, 2),
-        (several_outputs, gp.AutoCoupled, 1),
-        (additive, lambda model: gp.AutoCoupled(model, [["f", "g"]]), 2),
+        pytest.param(several_outputs, gp.AutoCoupled, 1, marks=pytest.mark.slow),
+        pytest.param(
+            additive,
+            lambda model: gp.AutoCoupled(model, [["f", "g"]]),
+            2,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_blocks_are_the_gaussians_of_the_fit(model, make_guide, num_blocks):
