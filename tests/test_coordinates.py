@@ -411,6 +411,7 @@ def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
         for model in (gaussian, with_mean, layers)
     ]
     assert is_collapsed == [True, False, False]
+    assert Target(random.key(0), layers, (X, Y), {}, {}).is_deep
     assert not Target(random.key(0), gaussian, (X, Y), {}, {}).is_collapsed
 
 
@@ -419,6 +420,7 @@ def test_draws_of_a_collapsed_model_have_its_v():
     options["sampler"] = Walk()
     found = gp.sample(random.key(0), gaussian, X, Y, **options)["posterior"]
     assert found.attrs["coordinates"] == "collapsed"
+    assert found.attrs["num_blocks"] == 0
     assert found["f"].shape == (1, 2, 4) and found["g"].shape == (1, 2, 2, 3)
 
 

@@ -233,6 +233,7 @@ def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
         log_likelihood=True,
         progress=False,
     )
+    assert "num_blocks" not in draws.posterior.attrs  # the blocks are layers
     came = group(draws, "log_likelihood")["y"][0, 1]
     v = {n: value[0, 1] for n, value in group(draws, "posterior").items()}
     key_target = random.split(KEYS[1], 3)[0]

@@ -8,8 +8,9 @@ depends on f through C − 1 differences, whose distribution is Gaussian with
 
 For two classes the expectation is that of a logistic function, for three it is a
 tensor Gauss–Hermite rule in two dimensions. The logarithm has no singularity at
-|Im d_c| < 2π/3, whatever the means are: how many nodes are needed follows from the
-largest standard deviation of a difference (Trefethen & Weideman 2014, section 5).
+|Im d_c| < π/2, where all exp d_c have positive real parts, whatever the means are: how
+many nodes are needed follows from the largest standard deviation of a difference
+(Trefethen & Weideman 2014, section 5).
 """
 
 from functools import partial
@@ -67,7 +68,6 @@ def mean_log_softmax(y: Int[Array, "*batch N"], marginal: Marginal) -> Array:
     d = differences(y, marginal)
     if d.mean.shape[-1] == 1:
         return mean_log_sigmoid(-d.mean[..., 0], d.variance[..., 0])
-
     widest = jnp.sqrt(jnp.max(d.variance))
     which = sum(widest > limit for _, limit in _RULES)
     return jax.lax.switch(which, [partial(_by_grid, n) for n, _ in _RULES], d)

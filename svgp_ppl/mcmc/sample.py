@@ -157,7 +157,7 @@ def sample(
         "init": _NAMES[type(origin)],
         "chain_method": method,
         "coordinates": "collapsed" if target.is_collapsed else choice[-1],
-        "num_blocks": start.num_blocks,
+        **({} if target.is_deep else {"num_blocks": start.num_blocks}),
         **({"bias": "stochastic gradients"} if biased else {}),
     }
     of = _described(sampler)

@@ -186,6 +186,11 @@ class Target:
         return axes_of(self.shapes, self.plates, rows, coords, dims)
 
     @property
+    def is_deep(self) -> bool:
+        """Whether a process is evaluated at draws of another."""
+        return bool(self._facts.layers)
+
+    @property
     def latent_names(self) -> list[str]:
         """Names of the latent sites that are sampled."""
         gone = self._facts.whitened if self.is_collapsed else []
