@@ -7,6 +7,9 @@ for Hamiltonian Monte Carlo. See ``sparse_gp`` and ``observe`` for the model, ``
 ``sample`` and ``predict`` for the rest.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from svgp_ppl import (
     datasets,
     deep,
@@ -18,7 +21,6 @@ from svgp_ppl import (
     kernels,
     likelihoods,
     mcmc,
-    plots,
     variational,
 )
 from svgp_ppl.diagnostics import hyperparameters
@@ -49,6 +51,9 @@ from svgp_ppl.process import SparseGP
 from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows import arrow_rows, shard
 from svgp_ppl.runtime import cache_compilations
+
+if TYPE_CHECKING:
+    from svgp_ppl import plots
 
 __version__ = "0.1.0"
 
@@ -100,3 +105,14 @@ __all__ = [
     "update",
     "variational",
 ]
+
+
+def __getattr__(name: str):
+    """``plots`` at its first use: Matplotlib is imported by those who draw."""
+    if name == "plots":
+        return importlib.import_module("svgp_ppl.plots")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "plots"})

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import random
 from numpyro import handlers
 
@@ -519,6 +520,30 @@ print(len(jax.live_arrays()) - arrays, settings() == before, before["jax_enable_
         cwd=ROOT,
     )
     assert done.stdout.split() == ["0", "True", "False"], done.stdout + done.stderr
+
+
+def test_importing_leaves_figures_and_tables_to_those_who_use_them():
+    """Half the time of an import, for scripts that fit and predict."""
+    heavy = ["arviz", "matplotlib", "pandas", "scipy.stats", "sklearn", "xarray"]
+    code = f"""
+import sys
+import svgp_ppl as gp
+print(*[name for name in {heavy} if name in sys.modules], "plots" in dir(gp))
+gp.plots.psrf
+print("matplotlib" in sys.modules)
+from svgp_ppl import *
+plots.psrf
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.split() == ["True", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'plot'"):
+        _ = gp.plot
 
 
 # ------------------------------------------------------------------- leaked tracers

@@ -3,7 +3,6 @@
 import warnings
 from typing import Any, NamedTuple
 
-import arviz
 import numpy as np
 
 from svgp_ppl.diagnostics.posterior import group, to_arviz
@@ -67,6 +66,8 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
         >>> result.elpd < 0
         True
     """
+    import arviz
+
     site, values = _log_likelihood_of(posterior, site)
     values = values.reshape(*values.shape[:2], -1)
     # ArviZ cannot fit the tail of weights that are all equal, like those of a masked
@@ -110,6 +111,8 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
         >>> result.elpd < 0
         True
     """
+    import arviz
+
     if not hasattr(arviz, "waic"):
         raise NotImplementedError(
             f"ArviZ {arviz.__version__} has no WAIC (the versions before 1.0 have): "

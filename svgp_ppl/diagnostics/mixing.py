@@ -6,7 +6,6 @@ Draws are a dict from names to arrays [chains, draws, ...] or an ArviZ object.
 from collections.abc import Sequence
 from typing import Any
 
-import arviz
 import numpy as np
 from jaxtyping import Float
 
@@ -46,6 +45,8 @@ def ess(draws: Any) -> dict[str, np.ndarray]:
         >>> gp.diagnostics.ess({"x": x})["x"] > 1000
         np.True_
     """
+    import arviz
+
     arrays = arrays_of(draws)
     values: Any = arviz.ess(to_arviz(arrays), method="bulk")
     return {name: values[name].values for name in arrays}
@@ -66,6 +67,8 @@ def rhat(draws: Any) -> dict[str, np.ndarray]:
         >>> bool(gp.diagnostics.rhat({"x": x})["x"] < 1.01)
         True
     """
+    import arviz
+
     arrays = arrays_of(draws)
     values: Any = arviz.rhat(to_arviz(arrays), method="rank")
     return {name: values[name].values for name in arrays}
@@ -243,6 +246,8 @@ def bfmi(posterior: Any) -> np.ndarray:
         >>> gp.diagnostics.bfmi(posterior).shape
         (4,)
     """
+    import arviz
+
     stats = group(posterior, "sample_stats")
     if "energy" not in stats:
         raise ValueError("bfmi needs the energy of the draws: use NUTS or HMC.")
@@ -304,6 +309,8 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
         >>> gp.diagnostics.summary(draws).index.tolist()
         ['lengthscale']
     """
+    import arviz
+
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)
     require_draws(posterior)

@@ -3,6 +3,9 @@
 Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
+
+ArviZ is imported by the functions that call it: with pandas, xarray and Matplotlib it
+would take as long as all else that ``import svgp_ppl`` does.
 """
 
 import json
@@ -10,7 +13,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import arviz
 import numpy as np
 
 __all__ = [
@@ -105,6 +107,8 @@ def to_arviz(
     sampled = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
     for together in (sampled, ("prior", "prior_predictive")):
         _check_leading_axes({k: v for k, v in arrays.items() if k in together})
+
+    import arviz
 
     build: Any = arviz.from_dict
     saved = {"save_warmup": True} if warmup_posterior is not None else {}

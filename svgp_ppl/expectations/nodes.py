@@ -16,7 +16,6 @@ import numpy as np
 from jax import random
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
-from scipy.stats import qmc
 
 from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product
 from svgp_ppl.marginals import Marginal
@@ -221,5 +220,7 @@ def hermite_grid(num_nodes: int, num_components: int) -> tuple[np.ndarray, np.nd
 @cache
 def _sobol(num_draws: int, num_components: int) -> np.ndarray:
     """Scrambled Sobol' points in the open unit cube, [S, Q]."""
+    from scipy.stats import qmc  # a third of a second, and few models need it
+
     engine = qmc.Sobol(num_components, scramble=True, rng=np.random.default_rng(0))
     return engine.random(num_draws)

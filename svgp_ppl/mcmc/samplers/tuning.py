@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 __all__ = [
     "BayesianOptimisation",
@@ -153,7 +153,8 @@ class BayesianOptimisation:
         # E max(g − g_best, 0); g_best is a mean, because the outcomes are noisy.
         excess = mean - np.max(mean[self._seen])
         z = excess / sd
-        self._at = int(np.argmax(excess * norm.cdf(z) + sd * norm.pdf(z)))
+        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        self._at = int(np.argmax(excess * ndtr(z) + sd * density))
         self._best = int(np.argmax(mean))
 
     def best(self) -> np.ndarray:
