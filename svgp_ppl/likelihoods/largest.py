@@ -6,6 +6,7 @@ from jax.scipy.special import erfc, ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
 from svgp_ppl.expectations import QuasiMonteCarlo, normal_nodes
+from svgp_ppl.likelihoods.differences import own_less_others
 from svgp_ppl.linalg import floored_sqrt, small_cholesky
 from svgp_ppl.marginals import Marginal
 
@@ -176,12 +177,9 @@ def _of_correlated(
     """The orthant probability of the differences d_c = g_y − g_c, c ≠ y."""
     j = jnp.arange(mean.shape[-1] - 1)
     others = j + (j >= y[..., None])  # [.., N, C − 1]
-    rows = jnp.take_along_axis(covariance, others[..., :, None], axis=-2)
-    both = jnp.take_along_axis(rows, others[..., None, :], axis=-1)
-    shared = jnp.take_along_axis(rows, y[..., None, None], axis=-1)  # [.., C − 1, 1]
-    own = _own(jnp.diagonal(covariance, axis1=-2, axis2=-1), y)[..., None]
-    spread = own - shared - jnp.swapaxes(shared, -1, -2) + both
-    return _orthant(_own(mean, y) - jnp.take_along_axis(mean, others, axis=-1), spread)
+    variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+    marginal = Marginal(mean, variance, covariance)
+    return _orthant(*own_less_others(y, others, marginal))
 
 
 def _orthant(mean: Array, covariance: Array) -> Array:

@@ -2,25 +2,22 @@
 
     log p(y | f) = −log(1 + Σ_{c ≠ y} exp d_c),   d_c = f_c − f_y,
 
-depends on f through C − 1 differences, whose distribution is Gaussian with
-
-    E d_c = m_c − m_y,   Cov(d_c, d_e) = Σ_ce − Σ_cy − Σ_ye + Σ_yy.
-
-For two classes the expectation is that of a logistic function, for three it is a
-tensor Gauss–Hermite rule in two dimensions. The logarithm has no singularity at
-|Im d_c| < π/2, where all exp d_c have positive real parts, whatever the means are: how
-many nodes are needed follows from the largest standard deviation of a difference
-(Trefethen & Weideman 2014, section 5).
+depends on f through C − 1 differences, whose distribution is Gaussian
+(``differences``). For two classes the expectation is that of a logistic function, for
+three it is a tensor Gauss–Hermite rule in two dimensions. The logarithm has no
+singularity at |Im d_c| < π/2, where all exp d_c have positive real parts, whatever the
+means are: how many nodes are needed follows from the largest standard deviation of a
+difference (Trefethen & Weideman 2014, section 5).
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from svgp_ppl.expectations import GaussHermite, normal_nodes
+from svgp_ppl.likelihoods.differences import own_less_others
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.linalg import small_cholesky
 from svgp_ppl.marginals import Marginal
@@ -39,28 +36,14 @@ def differences(y: Int[Array, "*batch N"], marginal: Marginal) -> Marginal:
         y: The class of each datum, 0 to C − 1.
         marginal: Distribution of C components.
     """
-    mean, num_classes = marginal.mean, marginal.mean.shape[-1]
-    own = jnp.broadcast_to(y, mean.shape[:-1])[..., None]
-    others = jnp.mod(own + jnp.arange(1, num_classes), num_classes)
-
-    def of(values: Any, classes: Array) -> Array:
-        return jnp.take_along_axis(values, classes, axis=-1)
-
-    own_variance = of(marginal.variance, own)[..., None]
-    if marginal.covariance is None:
-        eye = jnp.eye(num_classes - 1, dtype=mean.dtype)
-        covariance = of(marginal.variance, others)[..., None] * eye + own_variance
-    else:
-        rows = jnp.take_along_axis(marginal.covariance, others[..., None], axis=-2)
-        between = of(rows, others[..., None, :])
-        with_own = of(rows, own[..., None, :])
-        covariance = between - with_own - jnp.swapaxes(with_own, -1, -2) + own_variance
-    return Marginal(
-        of(mean, others) - of(mean, own),
-        jnp.diagonal(covariance, axis1=-2, axis2=-1),
-        covariance,
-        marginal.log_weights,
-    )
+    *shape, num_classes = marginal.mean.shape
+    own = jnp.broadcast_to(y, shape)
+    # The next class first, then the one after it: the rules of three classes are not
+    # quite the same in the other order.
+    others = jnp.mod(own[..., None] + jnp.arange(1, num_classes), num_classes)
+    ahead, covariance = own_less_others(own, others, marginal)
+    variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+    return Marginal(-ahead, variance, covariance, marginal.log_weights)
 
 
 def mean_log_softmax(y: Int[Array, "*batch N"], marginal: Marginal) -> Array:
