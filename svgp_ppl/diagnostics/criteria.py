@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from svgp_ppl.diagnostics.posterior import group, to_arviz
+from svgp_ppl.diagnostics.posterior import group, load_arviz, to_arviz
 
 __all__ = ["LOO", "WAIC", "loo", "waic"]
 
@@ -66,8 +66,6 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
         >>> result.elpd < 0
         True
     """
-    import arviz
-
     site, values = _log_likelihood_of(posterior, site)
     values = values.reshape(*values.shape[:2], -1)
     # ArviZ cannot fit the tail of weights that are all equal, like those of a masked
@@ -76,7 +74,7 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
     pointwise, pareto_k = values[0, 0].astype(np.float64), np.full(len(varies), -np.inf)
     num_parameters = 0.0
     if varies.any():
-        found = _by_arviz(arviz.loo, posterior, site, values[..., varies])
+        found = _by_arviz(load_arviz().loo, posterior, site, values[..., varies])
         pointwise[varies] = np.ravel(_first(found, "elpd_i", "loo_i"))
         pareto_k[varies] = np.ravel(found.pareto_k)
         num_parameters = float(_first(found, "p", "p_loo"))
@@ -111,8 +109,7 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
         >>> result.elpd < 0
         True
     """
-    import arviz
-
+    arviz = load_arviz()
     if not hasattr(arviz, "waic"):
         raise NotImplementedError(
             f"ArviZ {arviz.__version__} has no WAIC (the versions before 1.0 have): "

@@ -14,6 +14,7 @@ from svgp_ppl.diagnostics.posterior import (
     group,
     hyperparameters,
     is_from_sample,
+    load_arviz,
     require_draws,
     to_arviz,
 )
@@ -45,10 +46,8 @@ def ess(draws: Any) -> dict[str, np.ndarray]:
         >>> gp.diagnostics.ess({"x": x})["x"] > 1000
         np.True_
     """
-    import arviz
-
     arrays = arrays_of(draws)
-    values: Any = arviz.ess(to_arviz(arrays), method="bulk")
+    values: Any = load_arviz().ess(to_arviz(arrays), method="bulk")
     return {name: values[name].values for name in arrays}
 
 
@@ -67,10 +66,8 @@ def rhat(draws: Any) -> dict[str, np.ndarray]:
         >>> bool(gp.diagnostics.rhat({"x": x})["x"] < 1.01)
         True
     """
-    import arviz
-
     arrays = arrays_of(draws)
-    values: Any = arviz.rhat(to_arviz(arrays), method="rank")
+    values: Any = load_arviz().rhat(to_arviz(arrays), method="rank")
     return {name: values[name].values for name in arrays}
 
 
@@ -246,13 +243,12 @@ def bfmi(posterior: Any) -> np.ndarray:
         >>> gp.diagnostics.bfmi(posterior).shape
         (4,)
     """
-    import arviz
-
     stats = group(posterior, "sample_stats")
     if "energy" not in stats:
         raise ValueError("bfmi needs the energy of the draws: use NUTS or HMC.")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(arviz.bfmi(np.asarray(stats["energy"], np.float64)))
+        energy = np.asarray(stats["energy"], np.float64)
+        return np.asarray(load_arviz().bfmi(energy))
 
 
 def slowest(values: dict[str, np.ndarray], num: int = 20) -> list[tuple[str, tuple]]:
@@ -309,12 +305,10 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
         >>> gp.diagnostics.summary(draws).index.tolist()
         ['lengthscale']
     """
-    import arviz
-
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)
     require_draws(posterior)
     if var_names is None and is_from_sample(posterior):
         var_names = hyperparameters(posterior)
     names = list(var_names) if var_names else None
-    return arviz.summary(posterior, var_names=names)
+    return load_arviz().summary(posterior, var_names=names)

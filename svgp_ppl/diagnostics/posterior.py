@@ -3,9 +3,6 @@
 Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
-
-ArviZ is imported by the functions that call it: with pandas, xarray and Matplotlib it
-would take as long as all else that ``import svgp_ppl`` does.
 """
 
 import json
@@ -23,6 +20,7 @@ __all__ = [
     "hyperparameters",
     "is_from_sample",
     "label",
+    "load_arviz",
     "require_draws",
     "to_arviz",
 ]
@@ -37,6 +35,18 @@ ARVIZ_GROUPS = (
     "observed_data",
     "constant_data",
 )
+
+
+def load_arviz() -> Any:
+    """ArviZ, imported at its first use.
+
+    With pandas, xarray and Matplotlib it takes as long as all else that ``import
+    svgp_ppl`` does. Its notice of the changes in version 1.0 is left out: both work.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
 
 
 def to_arviz(
@@ -108,8 +118,7 @@ def to_arviz(
     for together in (sampled, ("prior", "prior_predictive")):
         _check_leading_axes({k: v for k, v in arrays.items() if k in together})
 
-    import arviz
-
+    arviz = load_arviz()
     build: Any = arviz.from_dict
     saved = {"save_warmup": True} if warmup_posterior is not None else {}
     with warnings.catch_warnings():

@@ -23,6 +23,7 @@ from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
+from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
@@ -116,6 +117,7 @@ def importance_sample(
     with single_threaded_lapack():
         target = Target(key_target, *made, collapse=True)
         axes = target.axes(coords, dims)
+        load_arviz()
         start = fitted_start(key_start, guide, params, target, 1)
         _require_standard(start)
         program = _program(key, target, start, num_proposals)

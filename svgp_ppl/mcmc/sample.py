@@ -10,6 +10,7 @@ import jax
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
+from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.processes import guide_and_params
@@ -149,6 +150,7 @@ def sample(
         collapse="collapsed" in choice,
     )
     axes = target.axes(coords, dims)
+    load_arviz()  # one that cannot be imported fails here, with nothing to lose
     start = _start(key_start, choice, origin, target, num_chains)
     options = {"chain_method": method, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, counts | options)
