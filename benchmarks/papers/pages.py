@@ -54,7 +54,7 @@ def first_line(published: list[Published], folder: Path) -> str:
     and the tables have the scores.
     """
     groups: dict[tuple[str, str], dict[str, list[tuple[str, Cell]]]] = {}
-    tasks = {e: one.task for one in published for e in experiments_of(one)}
+    tasks = {e: one.task_in(e.name) for one in published for e in experiments_of(one)}
     for experiment, task in tasks.items():
         budget, runs = results.found(experiment, folder)
         found = [
