@@ -23,14 +23,13 @@ def own_less_others(
     Returns:
         Mean [.., N, E] and covariance [.., N, E, E].
     """
-    mean, variance, rows = marginal.mean, marginal.variance, marginal.covariance
-    own = y[..., None]
+    mean, variance, own = marginal.mean, marginal.variance, y[..., None]
     shift = _of(mean, own) - _of(mean, others)
     own_variance = _of(variance, own)[..., None]
-    if rows is None:
+    if marginal.covariance is None:
         eye = jnp.eye(others.shape[-1], dtype=mean.dtype)
         return shift, own_variance + _of(variance, others)[..., None] * eye
-    rows = jnp.take_along_axis(rows, others[..., None], axis=-2)
+    rows = jnp.take_along_axis(marginal.covariance, others[..., None], axis=-2)
     both = _of(rows, others[..., None, :])
     shared = _of(rows, own[..., None])  # [.., N, E, 1]
     return shift, own_variance - shared - jnp.swapaxes(shared, -1, -2) + both
