@@ -151,6 +151,11 @@ DIFFERS = (
     "The number of the row is no input here, and the flip probability has no prior. "
     "Inputs are scaled by the training rows, not by all."
 )
+# 0.04 after 500 steps and 0.41 after 3000 (wine-quality-white), and nll 1.83 and 1.41.
+UNLEARNED = (
+    "The same, and after the 500 steps of the quick budget the flip probability, which "
+    "starts at 1e-3, is still far from where it ends."
+)
 QUICK = {"steps": 500, "M": 100, "batch": 512}
 
 
@@ -158,6 +163,7 @@ def experiment(name: str, kernel: str) -> Experiment:
     """A set with one of the two kernels, every noise."""
     is_two = name in TWO
     cases = tuple({"noise": n} for n in NOISES if not (is_two and n == "softmax"))
+    differs = UNLEARNED if name in ("letter", "wine-quality-white") else DIFFERS
     return Experiment(
         "noise-2019",
         name if kernel == "RBF" else f"{name}-combined",
@@ -172,7 +178,7 @@ def experiment(name: str, kernel: str) -> Experiment:
             tuple(range(10)),
             {"kernel": kernel, "steps": 10_000, "M": 300, "batch": 1024},
         ),
-        differs=data.NOT_HELD if name in MISSING else DIFFERS,
+        differs=data.NOT_HELD if name in MISSING else differs,
     )
 
 
