@@ -502,6 +502,18 @@ def test_functions_are_read_in_one_go():
 # -------------------------------------------------------------- what importing does
 
 
+def printed_by(code):
+    """The words that code prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return done.stdout.split()
+
+
 def test_importing_changes_no_setting_and_makes_no_array():
     code = """
 import jax, numpyro, blackjax
@@ -513,14 +525,7 @@ arrays, before = len(jax.live_arrays()), settings()
 import svgp_ppl
 print(len(jax.live_arrays()) - arrays, settings() == before, before["jax_enable_x64"])
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout.split() == ["0", "True", "False"], done.stdout + done.stderr
+    assert printed_by(code) == ["0", "True", "False"]
 
 
 def test_importing_leaves_figures_and_tables_to_those_who_use_them():
@@ -538,14 +543,7 @@ import warnings
 warnings.simplefilter("error")  # an ArviZ that gives notice of its changes is no error
 print(gp.diagnostics.to_arviz({{"x": [[1.0, 2.0]]}}) is not None)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout.split() == ["True"] * 3
+    assert printed_by(code) == ["True"] * 3
     with pytest.raises(AttributeError, match="no attribute 'plot'"):
         _ = gp.plot
 
