@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax import random
+from jax.scipy.stats import cauchy, norm
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc.target import Target
@@ -246,6 +248,54 @@ def test_what_a_function_reads_is_part_of_its_program(monkeypatch):
     assert run() == 25.0
     shift = 100.0  # of the surrounding function
     assert run() == 125.0
+
+
+def shifted(x):
+    return x + 1.0
+
+
+HELPER, KERNEL, MODULE = shifted, gp.kernels.RBF, norm
+
+
+def test_helpers_classes_and_modules_under_the_same_name(monkeypatch):
+    def reads_names(x):
+        return HELPER(x) + KERNEL(2.0, 1.0)(x) + MODULE.logpdf(x)
+
+    def run():
+        made_of = ("names", reads_names)
+        x = jnp.asarray([[0.5], [1.5]])
+        result = compilation.call(reads_names, made_of, x)
+        np.testing.assert_allclose(result, reads_names(x), rtol=1e-6)
+        return result[0, 1].item()
+
+    def elsewhere(x):
+        return x + 3.0
+
+    elsewhere.__module__ = "elsewhere"
+    values = {run()}
+    for name, value in (
+        ("HELPER", lambda x: x + 2.0),  # of this module
+        ("HELPER", elsewhere),
+        ("KERNEL", gp.kernels.Matern12),
+        ("MODULE", cauchy),
+    ):
+        monkeypatch.setitem(globals(), name, value)
+        values.add(run())
+    assert len(values) == 5
+
+
+@pytest.mark.parametrize("of", [pd.Series, np.ma.asarray, lambda y: y.astype("U8")])
+def test_tables_and_texts_that_are_written_into(of):
+    def total(held):
+        return jnp.asarray(np.asarray(held, float)).sum()
+
+    def run():
+        return float(compilation.find(lambda: total(held), ("table", held))())
+
+    held = of(np.arange(3.0))
+    assert run() == run() == 3.0
+    held[0] = "7.0" if isinstance(held[1], str) else 7.0
+    assert run() == 10.0
 
 
 def test_functions_around_a_function_may_lead_back_to_it():

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
@@ -206,6 +207,30 @@ def test_a_model_without_the_scale_is_refused():
         ValueError, match=r"(?s)plate\(\"data\", 120, sub.*'rows' with 20"
     ):
         fit(model=forgetful)
+
+
+def test_latents_of_single_data_go_by_row_numbers():
+    def each(x, y=None, row=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.1, 1.0), Z)
+        with numpyro.plate("all", num_data or len(x)):
+            effect = numpyro.sample("effect", dist.Normal(0.0, 3.0))
+        with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+            mean = f(x) + (effect if row is None else effect[row])
+            gp.observe("y", gp.likelihoods.Gaussian(0.3), mean, obs=y)
+
+    def forgetful(x, y=None, row=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.1, 1.0), Z)
+        with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+            effect = numpyro.sample("effect", dist.Normal(0.0, 3.0))
+            gp.observe("y", gp.likelihoods.Gaussian(0.3), f(x) + effect, obs=y)
+
+    rows = np.arange(N)
+    y = np.where(rows % 2, 2.0, -2.0)
+    options = {"row": rows, "num_steps": 800, "optimizer": optax.adam(0.05)}
+    effect = fit(y=y, model=each, **options).params["effect_auto_loc"]
+    np.testing.assert_allclose(effect, y, atol=0.5)
+    with pytest.raises(ValueError, match=r"'effect' has a value for each of 120 data"):
+        fit(y=y, model=forgetful, **options)
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -12,6 +12,7 @@ import pytest
 from jax import random
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoMultivariateNormal
 
 import svgp_ppl as gp
 from tests.conftest import mostly_double
@@ -224,6 +225,25 @@ def test_a_guide_written_by_hand():
     )
     params = one_step(gaussian_model, guide, optimizer, *DATA)
     np.testing.assert_allclose(params["m"], gaussian_posterior()[0], rtol=1e-9)
+
+
+def test_a_gaussian_of_the_other_sites_is_left_to_the_rest():
+    def model(x, y=None):
+        variance = numpyro.sample("variance", dist.LogNormal())
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 0.5), GAUSSIAN_Z)
+        scale = numpyro.sample("scale", dist.LogNormal())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+    def fitted(**options):
+        optimizer = gp.natural_gradient(0.5, **options)
+        guide = gp.AutoGaussian(model, rest=AutoMultivariateNormal)
+        options = {"optimizer": optimizer, "num_steps": 20, "progress": False}
+        return gp.fit(random.key(0), model, guide, *DATA, **options)
+
+    named = fitted(variational={"auto_f_loc": "auto_f_scale_tril"})
+    assert {"auto_loc", "auto_scale_tril"} < named.params.keys()
+    np.testing.assert_array_equal(fitted().losses, named.losses)
 
 
 def test_mistakes_are_explained():

@@ -355,6 +355,18 @@ def test_many_rows_are_represented_by_some():
         curvature = fitted_of(fit, *args).data.sites["y"].curvature
         np.testing.assert_allclose(curvature, 1.5 / 0.2**2)
 
+    def of_each(x, y, z, theta):
+        kernel = gp.kernels.RBF(theta["variance"], theta["lengthscale"])
+        f = gp.sparse_gp("f", kernel, z)
+        with numpyro.plate("data", 1500, subsample_size=len(x)):
+            effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+            likelihood = gp.likelihoods.Gaussian(theta["noise"])
+            gp.observe("y", likelihood, f(x) + effect, obs=y)
+
+    params["effect_auto_loc"] = jnp.zeros(1500)
+    found = report(made(of_each, gp.AutoGaussian, params, *args), *args)
+    assert "; 1500 rows; " in found.summary  # each has a value of its own
+
 
 def test_layers_of_a_deep_model():
     def deep(x, y=None):

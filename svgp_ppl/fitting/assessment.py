@@ -22,6 +22,7 @@ from numpyro.infer.autoguide import AutoGuide
 from svgp_ppl.diagnostics.fitted import Data, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
+from svgp_ppl.fitting.checks import require_shared_latents
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of
 from svgp_ppl.fitting.result import Fit
@@ -120,7 +121,8 @@ class _Assessment:
         of_some = all_rows(first_rows(model, self.num_rows))
 
         def run(args, kwargs, key, params) -> None:
-            trace_of(of_some, args, kwargs, key=key, values=params)
+            sites = trace_of(of_some, args, kwargs, key=key, values=params)
+            require_shared_latents(sites)
 
         try:
             look(run, *some.first(), random.key(_SEED), self.params)

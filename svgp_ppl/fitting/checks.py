@@ -24,13 +24,20 @@ from svgp_ppl.handlers import (
     is_point,
     marginalised,
     require_batch_plate,
+    subsampled,
     trace_of,
     unwrapped,
 )
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
 
-__all__ = ["Facts", "facts_of", "require_deterministic", "require_valid_rows"]
+__all__ = [
+    "Facts",
+    "facts_of",
+    "require_deterministic",
+    "require_shared_latents",
+    "require_valid_rows",
+]
 
 # Rows that are checked together before a fit with minibatches.
 _ROWS_AT_A_TIME = 100_000
@@ -63,10 +70,31 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         if isinstance(steps.data, Minibatches):
             sizes = steps.data.num_rows, steps.data.batch_size
             require_batch_plate(model_trace, *sizes)
+            require_shared_latents(model_trace)
         parts = _random_parts(steps.loss, model_trace, guide_trace)
         return Facts(_num_observed(model_trace), parts)
 
     return inspected(facts, key, start.params)
+
+
+def require_shared_latents(model_trace: dict[str, dict]) -> None:
+    """Refuse latents of single data where only some rows are passed to the model."""
+    plates = subsampled(model_trace)
+    for name, site in model_trace.items():
+        if site["type"] != "sample" or site["is_observed"] or is_layer(site):
+            continue
+        for frame in site["cond_indep_stack"]:
+            if frame.name in plates:
+                size, rows = plates[frame.name]
+                raise ValueError(
+                    f"latent site '{name}' has a value for each of {size} data, and "
+                    f"the model, which is passed {rows} rows of them, does not know "
+                    "which are its own. Draw all values in a plate of their own, and "
+                    f"pass np.arange({size}) as one more argument, which is cut into "
+                    f"batches as well: {name}[row]. Or leave out batch_size, and write "
+                    f"plate('{frame.name}', {size}, subsample_size={rows}) as rows, "
+                    "with f(x[rows]) and obs=y[rows]."
+                )
 
 
 def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl.fitting.schedules import Freezing, staged
+from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.linalg import lapack, matmul, solve_lower
 
 __all__ = ["natural_gradient"]
@@ -54,7 +55,8 @@ def natural_gradient(
         rest: Optimiser of the other parameters; ``optax.adam(1e-2)`` if None.
         variational: Name of the mean -> name of the factor, for a hand-written guide;
             None finds ``..._loc`` with ``..._scale_tril``, as ``AutoGaussian`` and
-            ``AutoCoupled`` name them.
+            ``AutoCoupled`` name them. ``SVI`` does not tell which those are: name them
+            if ``rest=`` of the guide is an ``AutoMultivariateNormal``.
         constraint: Constraint of the factors.
         alternate: Whether steps alternate, q(v) first; otherwise both move at once.
 
@@ -72,7 +74,7 @@ def natural_gradient(
         raise ValueError(f"rate must be in (0, 1], and is {rate}.")
     others = optax.adam(1e-2) if rest is None else rest
     transform = biject_to(constraint)
-    parts = ({}, rate, others, variational, transform, alternate)
+    parts = ({}, None, rate, others, variational, transform, alternate)
     return _Alternation(*parts).as_transformation()
 
 
@@ -81,6 +83,7 @@ class _Alternation(NamedTuple):
 
     Attributes:
         unfreeze_at: Parameter -> step at which it is unfrozen.
+        guide: The guide, if known: it tells the q(v) of processes from that of others.
         rate: Length of a natural step, or a schedule of it.
         rest: Optimiser of the other parameters.
         variational: Mean -> factor, None to find them.
@@ -89,6 +92,7 @@ class _Alternation(NamedTuple):
     """
 
     unfreeze_at: Mapping[str, int]
+    guide: Any
     rate: Any
     rest: optax.GradientTransformation
     variational: Mapping[str, str] | None
@@ -98,14 +102,20 @@ class _Alternation(NamedTuple):
     def as_transformation(self) -> Freezing:
         """As an optax transformation, with freezing for ``fit(freeze=...)``."""
 
-        def freeze(unfreeze_at: Mapping[str, int]) -> Freezing:
-            return self._replace(unfreeze_at=unfreeze_at).as_transformation()
+        def freeze(unfreeze_at: Mapping[str, int], guide: Any) -> Freezing:
+            own = self._replace(unfreeze_at=unfreeze_at, guide=guide)
+            return own.as_transformation()
 
         return Freezing(self.init, self.update, freeze)
 
-    def divide(self, params: dict) -> tuple[dict[str, str], dict]:
+    def divide(self, params: dict) -> tuple[Mapping[str, str], dict]:
         """Mean -> factor of every Gaussian, and the other parameters."""
-        pairs = _find(params) if self.variational is None else dict(self.variational)
+        pairs = self.variational
+        if pairs is None:
+            is_ours = isinstance(self.guide, ProcessGuide)
+            pairs = _find(
+                self.guide.variational_names(params) if is_ours else set(params)
+            )
         _require(pairs, params)
         of_q = {*pairs.keys(), *pairs.values()}
         return pairs, {n: p for n, p in params.items() if n not in of_q}
@@ -130,7 +140,9 @@ class _Alternation(NamedTuple):
         rest_state = self.optimizer_of(free).init(free) if free else ()
         return NaturalGradientState(jnp.zeros((), int), rest_state)
 
-    def move_variational(self, pairs: dict, params, gradients, count, length) -> dict:
+    def move_variational(
+        self, pairs: Mapping, params, gradients, count, length
+    ) -> dict:
         """What a natural step adds to the unconstrained parameters of q(v)."""
         moves = {}
         for loc, factor in pairs.items():
@@ -236,12 +248,12 @@ def _step_one(
     return loc - rate * matmul(moved, matmul(moved.T, d_loc)), moved
 
 
-def _find(params: dict) -> dict[str, str]:
-    stems = [n.removesuffix(_SCALE_TRIL) for n in params if n.endswith(_SCALE_TRIL)]
-    return {s + _LOC: s + _SCALE_TRIL for s in stems if s + _LOC in params}
+def _find(names: set[str]) -> dict[str, str]:
+    stems = [n.removesuffix(_SCALE_TRIL) for n in names if n.endswith(_SCALE_TRIL)]
+    return {s + _LOC: s + _SCALE_TRIL for s in sorted(stems) if s + _LOC in names}
 
 
-def _require(pairs: dict[str, str], params: dict) -> None:
+def _require(pairs: Mapping[str, str], params: dict) -> None:
     missing = sorted({*pairs.keys(), *pairs.values()} - set(params))
     if missing or not pairs:
         what = f"the parameters {missing}" if missing else "a full Gaussian q(v)"

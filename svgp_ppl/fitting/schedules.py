@@ -37,11 +37,11 @@ class Freezing(optax.GradientTransformationExtraArgs):
     """A transformation that has its own way of freezing parameters.
 
     Attributes:
-        freeze: Function from (parameter -> step at which it is unfrozen) to the
-            transformation that does so.
+        freeze: Function of (parameter -> step at which it is unfrozen) and of the guide
+            that gives the transformation that does so.
     """
 
-    freeze: Callable[[Mapping[str, int]], optax.GradientTransformationExtraArgs]
+    freeze: Callable[[Mapping[str, int], Any], optax.GradientTransformationExtraArgs]
 
     def __new__(cls, init, update, freeze):
         """Like the tuple of optax, with one more attribute."""
@@ -111,7 +111,9 @@ def unfreeze_steps(
 
 
 def staged(
-    optimizer: optax.GradientTransformation, unfreeze_at: Mapping[str, int]
+    optimizer: optax.GradientTransformation,
+    unfreeze_at: Mapping[str, int],
+    guide: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The optimiser, with each parameter of ``unfreeze_at`` frozen until that step.
 
@@ -119,9 +121,12 @@ def staged(
         optimizer: An optax transformation, for parameters in a dict.
         unfreeze_at: Parameter -> number of first steps in which it does not move at
             all. Those without an entry move from the start.
+        guide: The guide, which may know the parameters of q(v).
     """
     if isinstance(optimizer, Freezing):
-        return optimizer.freeze(unfreeze_at)
+        return optimizer.freeze(unfreeze_at, guide)
+    if not unfreeze_at:
+        return optax.with_extra_args_support(optimizer)
     own = optax.with_extra_args_support(optimizer)
     stages = {0, *unfreeze_at.values()}
 

@@ -157,8 +157,8 @@ class Steps:
 
     def _optim(self) -> Any:
         optimizer = self.optimizer
-        if self.unfreeze_at:
-            optimizer = staged(optimizer, self.unfreeze_at)
+        if is_optax(optimizer):
+            optimizer = staged(optimizer, self.unfreeze_at, self.given_guide)
         return as_numpyro(optimizer)
 
     def svi(self, transforms: dict[str, Any]) -> SVI:

@@ -195,7 +195,7 @@ class ProcessGuide(AutoGuide):
 
         def lookup(name, initial, constraint=None):
             names.add(name)
-            return params[name]
+            return initial(random.key(0)) if callable(initial) else initial
 
         self.variational(dict(self._shapes), lookup)
         return names

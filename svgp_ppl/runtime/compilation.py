@@ -14,6 +14,8 @@ import dataclasses
 import hashlib
 import inspect
 import os
+import pickle
+import sys
 import threading
 import time
 import weakref
@@ -56,7 +58,7 @@ __all__ = [
 
 # Programs of either kind that are remembered; enough for a whole session of work.
 _MOST_PROGRAMS = 256
-_MOST_BYTES = 2**28  # up to this size arrays around a model are compared by contents
+_MOST_BYTES = 2**28  # reading more than this costs as much as a trace
 
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
@@ -359,6 +361,9 @@ def _identity(part: Any, seen: set[int]) -> Hashable:
         fields = dataclasses.fields(part)
         values = tuple(of(getattr(part, field.name)) for field in fields)
         return type(part), values
+    is_immutable = isinstance(part, jax.Array | np.generic)
+    if hasattr(type(part), "__array__") and not is_immutable:
+        return _contents(part)
     if inspect.ismethod(part):  # a new object at every access
         return of(part.__self__), part.__func__.__name__
     if inspect.isfunction(part):
@@ -391,7 +396,7 @@ class _Same:
 def _surroundings(function: Any, seen: set[int]) -> Hashable:
     """The outer values that a function and its helpers read.
 
-    Attributes of objects and functions of other modules are not examined.
+    Attributes of objects, and what functions of other modules read, are not examined.
     """
     seen.add(id(function))
     names = _names(function.__code__)
@@ -402,12 +407,9 @@ def _surroundings(function: Any, seen: set[int]) -> Hashable:
             around[name] = cell.cell_contents
     found = []
     for name, value in sorted(around.items()):
-        if inspect.isfunction(value):
-            if id(value) not in seen and value.__module__ == function.__module__:
-                found.append((name, _surroundings(value, seen)))
-        elif isinstance(value, np.ndarray):
-            found.append((name, value.shape, value.dtype, _contents(value)))
-        elif not (inspect.ismodule(value) or isinstance(value, type)):
+        if inspect.isfunction(value) and value.__module__ != function.__module__:
+            found.append((name, _Same(value)))
+        else:
             found.append((name, _identity(value, seen)))
     defaults = (function.__defaults__, function.__kwdefaults__)
     return tuple(found), _identity(defaults, seen)
@@ -419,11 +421,14 @@ def _names(code: Any) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _contents(array: np.ndarray) -> Hashable:
-    """What distinguishes the contents of a NumPy array, which may be overwritten."""
-    if array.nbytes > _MOST_BYTES:  # reading all of it costs as much as a trace
-        return _Same(array)
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+def _contents(part: Any) -> Hashable:
+    """What distinguishes the contents of an array of NumPy or a table of pandas."""
+    if max(getattr(part, "nbytes", 0), sys.getsizeof(part)) > _MOST_BYTES:
+        return _Same(part)
+    try:
+        return hashlib.sha256(pickle.dumps(part, protocol=5)).digest()
+    except (pickle.PicklingError, TypeError, AttributeError):  # of arbitrary objects
+        return _Same(part)
 
 
 def _forget(reference: weakref.ref) -> None:
