@@ -39,7 +39,10 @@ class LinearMean(NamedTuple):
 
     def __call__(self, x) -> Float[Array, "N Q"]:
         """x W, [N, Q]."""
-        return matmul(jnp.asarray(x), self.weights.astype(x.dtype))
+        x = jnp.asarray(x)
+        is_real = jnp.issubdtype(x.dtype, jnp.floating)
+        dtype = x.dtype if is_real else self.weights.dtype
+        return matmul(x.astype(dtype), self.weights.astype(dtype))
 
 
 class Layer(NamedTuple):

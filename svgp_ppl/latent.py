@@ -24,6 +24,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import data_array
+from svgp_ppl.features import has_rows
 from svgp_ppl.marginals import (
     Marginal,
     Output,
@@ -93,6 +94,11 @@ class Latent:
     def process_names(self) -> frozenset[str]:
         """Names of the processes that the latent depends on."""
         return frozenset(view.process.name for t in self.terms for view, _ in t)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the inputs can be cut into blocks of rows."""
+        return all(has_rows(view.x) for t in self.terms for view, _ in t)
 
     # ------------------------------------------------------------------- the algebra
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from svgp_ppl.checks import is_concrete
 from svgp_ppl.features import (
     LinearFunctional,
     covariance,
@@ -82,8 +83,7 @@ class Marginal:
     @property
     def total_variance(self) -> Array:
         """Variance of the whole mixture, the shape of one component's ``mean``."""
-        shift = self.mean - self.average(self.mean)
-        return self.average(self.variance + jnp.square(shift))
+        return self.total(self.mean, self.variance)[1]
 
     @property
     def total_covariance(self) -> Array:
@@ -102,6 +102,11 @@ class Marginal:
             return per_component
         return jnp.tensordot(jnp.exp(self.log_weights), per_component, axes=1)
 
+    def total(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Mean and variance of a mixture, from those of something in each component."""
+        whole = self.average(mean)
+        return whole, self.average(variance + jnp.square(mean - whole))
+
     def log_average(self, per_component: Array) -> Array:
         """log Σ_k π_k exp(value_k); the value itself without a mixture."""
         if self.log_weights is None:
@@ -119,10 +124,19 @@ class View:
     source: Any = field(repr=False)
 
     def __eq__(self, other):
-        return self.process.name == other.process.name and self.source is other.source
+        if self.process.name != other.process.name or self.source is not other.source:
+            return False
+        if isinstance(self.source, jax.Array):
+            return True
+        # Those of NumPy may have been written into since.
+        return all(map(_are_same, jax.tree.leaves(self.x), jax.tree.leaves(other.x)))
 
     def __hash__(self):
         return hash((self.process.name, id(self.source)))
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    return a is b or not (is_concrete(a) and is_concrete(b)) or np.array_equal(a, b)
 
 
 Element = tuple[View, int]

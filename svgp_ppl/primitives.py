@@ -28,7 +28,7 @@ from svgp_ppl.handlers import (
     require_fitting_plates,
     require_new_site,
 )
-from svgp_ppl.kernels import as_kernel, kernel_values
+from svgp_ppl.kernels import NOT_NEGATIVE, as_kernel, kernel_values
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected, expected_of
@@ -142,9 +142,9 @@ def _require_values(name: str, kernel, jitter) -> None:
         if value is None:
             raise ValueError(f"{what} must be a positive number, and is None.")
         # A term of a sum may vanish; an infinite lengthscale drops a column.
-        is_part = field.endswith(".variance")
+        may_vanish = field.endswith((".variance", *NOT_NEGATIVE))
         is_length = field.endswith("lengthscale")
-        require_positive(value, what, or_zero=is_part, or_infinite=is_length)
+        require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
     if jitter is not None:
         what = f"the jitter of process '{name}'"
         if np.ndim(jitter):
@@ -250,7 +250,7 @@ def _require_roles(name, likelihood, latent, method) -> None:
         return
     if not isinstance(method, Method):
         raise ValueError(
-            "method must be ClosedForm, GaussHermite, QuasiMonteCarlo or "
+            "method must be ClosedForm, GaussHermite, Trapezoid, QuasiMonteCarlo or "
             f"MonteCarlo of svgp_ppl.expectations, and not {method!r}."
         )
     for field, count in vars(method).items():

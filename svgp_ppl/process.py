@@ -115,7 +115,7 @@ class SparseGP:
 
     def _mean_at(self, x: Array, outputs: int) -> Array:
         """m(x), [P, N]."""
-        values = jnp.asarray(self.mean(x))  # type: ignore[misc]
+        values = jnp.asarray(self.mean(x), x.dtype)  # type: ignore[misc]
         if values.shape == (len(x),):
             return jnp.broadcast_to(values, (outputs, len(x)))
         if values.shape == (len(x), outputs):

@@ -39,8 +39,8 @@ MAY_IMPORT = {
     "inducing": {"checks", "kernels", "linalg"},
     "features": {"checks", "kernels", "linalg", "pytrees"},
     "variational": {"features", "kernels", "linalg", "rows"},
-    "marginals": {"features", "linalg", "rows", "variational", "pytrees"},
-    "latent": {"checks", "marginals"},
+    "marginals": {"checks", "features", "linalg", "rows", "variational", "pytrees"},
+    "latent": {"checks", "features", "marginals"},
     "process": {
         "features",
         "kernels",

@@ -386,6 +386,7 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
 
     monkeypatch.setattr(collapsed, "cholesky", counted)
     target = Target(random.key(0), model, (X, Y), {}, {}, collapse=True)
+    sizes.clear()
     one = {"scale": jnp.zeros(())}
     target.logdensity_fn(one, target.data)
     assert sorted(sizes) == [4, 4 + 3]
@@ -413,6 +414,24 @@ def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     assert is_collapsed == [True, False, False]
     assert Target(random.key(0), layers, (X, Y), {}, {}).is_deep
     assert not Target(random.key(0), gaussian, (X, Y), {}, {}).is_collapsed
+
+
+def test_a_model_that_records_moments_keeps_its_v():
+    def records(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), X[:4])
+        scale = numpyro.sample("scale", dist.LogNormal())
+        numpyro.deterministic("mean at x", f(x).mean)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+    assert not Target(
+        random.key(0), records, (X, Y), {}, {}, collapse=True
+    ).is_collapsed
+    options = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
+    found = gp.sample(random.key(0), records, X, Y, sampler=Walk(), **options)
+    assert found["posterior"]["mean at x"].shape == (1, 2, len(X))
+    with pytest.raises(ValueError, match=r"ask for moments such as f\(x\).mean"):
+        gp.sample(random.key(0), records, X, Y, coordinates="collapsed", **options)
 
 
 def test_draws_of_a_collapsed_model_have_its_v():

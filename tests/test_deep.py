@@ -290,3 +290,10 @@ def test_covariance_between_inputs_of_a_deep_model_is_refused():
     at_data = gp.predict(deep_model, posterior(), X, key=KEYS[2], num_draws=2)["y"]
     with pytest.raises(ValueError, match=r"deep model.*draw_functions"):
         _ = at_data.latent_covariance
+
+
+def test_a_linear_mean_of_whole_numbers():
+    x = np.random.default_rng(0).integers(0, 9, size=(20, 3))
+    mean = gp.deep.linear_mean(x, 2)
+    np.testing.assert_allclose(mean(x), mean(x.astype(float)), rtol=1e-6)
+    assert np.any(mean(x) % 1.0 != 0.0)

@@ -503,3 +503,14 @@ def test_features_are_checked(as_users_call):
             gp.sparse_gp("f", K.Matern32(), ft.Fourier)
         with pytest.raises(ValueError, match=r"shape \[M, M\] with M = 5"):
             gp.sparse_gp("f", K.Matern32(), Wrong(jnp.asarray(Z)))
+
+
+@pytest.mark.parametrize("end", [0.0, 2.0])
+def test_fourier_derivatives_at_the_ends_are_those_inside(end):
+    features = ft.Fourier(0.0, 2.0, 4)
+    kernel = gp.kernels.Matern52(1.3, 0.7)
+    with jax.enable_x64(True):
+        slope = jax.jacfwd(lambda x: features.k_uf(kernel, x[None, None])[:, 0])
+        inside = end + (1e-6 if end == 0.0 else -1e-6)
+        at_end, near = slope(jnp.asarray(end)), slope(jnp.asarray(inside))
+    np.testing.assert_allclose(at_end, near, rtol=1e-4, atol=1e-4)

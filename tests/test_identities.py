@@ -20,7 +20,7 @@ from numpyro.infer import Trace_ELBO
 
 from svgp_ppl import MarginalELBO, SparseGP, kernels, observe, sparse_gp, stack
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.features import Points
+from svgp_ppl.features import Derivative, Points
 from svgp_ppl.handlers import replay_distributions
 from svgp_ppl.linalg import factorised
 from svgp_ppl.variational import prior_kl, split
@@ -718,3 +718,27 @@ def test_a_joint_q_of_another_size_is_refused(size):
     joint = dist.MultivariateNormal(jnp.zeros(size), jnp.eye(size))
     with pytest.raises(ValueError, match=f"has {size} values, .* need 5"):
         split("v", joint, jnp.zeros(size), {"f": (2,), "g": (3,)})
+
+
+def test_inputs_that_are_written_into_are_other_inputs():
+    def model():
+        f = sparse_gp("f", kernels.RBF(1.0, 0.3), np.linspace(0, 1, 5)[:, None])
+        x = np.linspace(0.0, 1.0, 7)[:, None]
+        before = f(x)
+        again = before - f(x)
+        x += 0.5
+        return again.variance, (before - f(x)).variance, (before - f(x.copy())).variance
+
+    same, moved, copied = seed(model, 0)()
+    np.testing.assert_array_equal(same, 0.0)
+    np.testing.assert_allclose(moved, copied)
+    assert np.any(moved > 0.01)
+
+
+def test_a_mean_function_of_whole_numbers_has_a_slope():
+    def model(mean):
+        z = np.linspace(0, 1, 5)[:, None]
+        return sparse_gp("f", kernels.RBF(1.0, 0.3), z, mean=mean)(Derivative(z)).mean
+
+    constant = seed(model, 0)(lambda x: np.full(len(x), 3))
+    np.testing.assert_allclose(constant, seed(model, 0)(None))

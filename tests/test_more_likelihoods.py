@@ -184,6 +184,44 @@ def test_moments_are_those_of_dense_nodes(name, computed):
     np.testing.assert_allclose(computed[name][2][1], variance, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mean", [3.0, 5000.0])
+def test_variances_do_not_cancel_far_from_zero(mean):
+    marginal = Marginal(jnp.full(1, mean, "float32"), jnp.full(1, 0.01, "float32"))
+    for likelihood, variance in (
+        (lk.StudentT(4.0, 0.1), 0.03),
+        (lambda f: dist.Normal(f, 0.1), 0.02),
+        (lk.Ordinal(np.arange(20.0, dtype="float32") - 60.0), 0.0),
+    ):
+        found = predictive_mean_and_variance(likelihood, marginal)[1]
+        np.testing.assert_allclose(found, variance, rtol=1e-3, atol=1e-20)
+
+
+def test_narrow_variances_are_those_of_small_changes():
+    # To first order in v: Var y = μ²(1/c + v), and for Weibull μ²(π²/(6 k²) + v).
+    marginal = Marginal(jnp.full(1, 3.0, "float32"), jnp.full(1, 1e-6, "float32"))
+    for likelihood, relative in (
+        (lk.Gamma(1e6), 2e-6),
+        (lk.Weibull(200.0), np.pi**2 / 6.0 / 200.0**2),
+        (lk.Poisson(1e8), 1e-6),
+        (lk.NegativeBinomial(1e6, 1e8), 2e-6),
+        (lk.ZeroInflatedPoisson(1e-6, 1e8), 2e-6),
+    ):
+        mean, variance = predictive_mean_and_variance(likelihood, marginal)
+        found = variance / np.square(mean)
+        np.testing.assert_allclose(found, relative, rtol=0.03)
+
+
+def test_a_zero_of_a_high_rate_has_a_derivative():
+    def expected(mean):
+        marginal = Marginal(jnp.full(1, mean), jnp.full(1, 0.5))
+        likelihood = lk.ZeroInflatedPoisson(0.3)
+        return variational_expectation(likelihood, jnp.zeros(1), marginal)[0]
+
+    value, slope = jax.value_and_grad(expected)(jnp.float32(90.0))
+    np.testing.assert_allclose(value, np.log(0.3), rtol=1e-6)
+    assert slope == 0.0
+
+
 # Their random numbers take seconds to compile.
 LONG = {"NegativeBinomial", "Beta", "Exponential", "Gamma", "Binomial"}
 

@@ -4,8 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
+from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm, poisson
@@ -14,7 +16,7 @@ import svgp_ppl as gp
 from svgp_ppl.diagnostics import to_arviz
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.observe_sites import moments_of
-from svgp_ppl.prediction.posterior_model import PosteriorModel
+from svgp_ppl.prediction.posterior_model import PosteriorModel, every_draw
 from tests.models import (
     COUNTS_X,
     COUNTS_Z,
@@ -439,3 +441,47 @@ def test_a_site_without_moments_leaves_those_of_the_others():
     with pytest.raises(NotImplementedError):
         _ = found["z"].mean
     assert found["z"].log_prob(np.zeros(17)).shape == (17,)
+
+
+def test_classes_whose_number_varies_have_no_probabilities():
+    counts = np.arange(3, 12)
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x)):
+            likelihood = lambda f: dist.Binomial(counts, logits=f)  # noqa: E731
+            gp.observe("y", likelihood, f(x), obs=y)
+
+    found = gp.predict(model, {"f": jnp.zeros((2, len(GAUSSIAN_Z)))}, X_NEW)["y"]
+    np.testing.assert_allclose(found.mean, counts / 2, rtol=0.2)
+    assert found.probs is None
+
+
+def test_concatenated_inputs_are_predicted_in_one_piece():
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        both = gp.features.Concatenated((gp.features.Points(x),) * 2)
+        with numpyro.plate("data", len(both)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(both), obs=y)
+
+    x = np.linspace(-1.0, 1.0, 1300)[:, None]
+    draws = {"f": jnp.ones((1, len(GAUSSIAN_Z)))}
+    found = gp.predict(model, draws, x)["y"].mean
+    np.testing.assert_allclose(found[:1300], found[1300:], rtol=1e-5)
+
+
+def test_what_svi_returns_is_predicted_from():
+    guide = gp.AutoGaussian(gaussian_model)
+    svi = SVI(gaussian_model, guide, optax.adam(0.1), gp.MarginalELBO())
+    data = jnp.asarray(GAUSSIAN_X), jnp.asarray(GAUSSIAN_Y)
+    result = svi.run(random.key(0), 3, *data, progress_bar=False)
+    found = gp.predict(gaussian_model, (guide, result), X_NEW)["y"].mean
+    expected = gp.predict(gaussian_model, (guide, result.params), X_NEW)["y"].mean
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_two_things_of_a_draw_come_from_one_key():
+    chosen = every_draw(5)(random.key(3))
+    of_the_first = random.split(chosen.run_keys[0], 5)  # as the run of a draw does
+    keys = jnp.concatenate([of_the_first, chosen.run_keys, chosen.keys])
+    assert len(np.unique(random.key_data(keys), axis=0)) == 15

@@ -37,6 +37,8 @@ def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
         log_weights: Log weights of S draws, up to a constant; −∞ leaves a draw out.
     """
     x = np.asarray(log_weights, np.float64) - np.max(log_weights)
+    if len(x) < 2:
+        return x
     tail, cutoff = _tail_of(x)
     if np.min(x) > -_EQUAL or len(tail) < _FEWEST_IN_TAIL:
         return x

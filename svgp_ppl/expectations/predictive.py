@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
@@ -74,16 +75,17 @@ def log_predictive_density(
 
 @singledispatch
 def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    """E y_n and Var y_n, each [N] (and event axes), by the laws of total moments."""
+    """E y_n and Var y_n, each [N] (and event axes), by the laws of total moments.
 
-    def moments(f):
-        distribution = likelihood(f)
-        mean, variance = distribution.mean, distribution.variance
-        return jnp.stack([mean, variance + jnp.square(mean)], axis=1)
+    Var y = E[ Var(y|f) + (E(y|f) − E y)² ], a sum of what is not negative.
+    """
+    mean = marginal.average(average(lambda f: likelihood(f).mean, marginal))
 
-    first, second = average(moments, marginal)
-    mean = marginal.average(first)
-    return mean, marginal.average(second) - jnp.square(mean)
+    def about_the_mean(f):
+        given = likelihood(f)
+        return given.variance + jnp.square(given.mean - mean)
+
+    return mean, marginal.average(average(about_the_mean, marginal))
 
 
 def _by_recentred_hermite(likelihood, y, marginal: Marginal) -> Array:
@@ -151,7 +153,10 @@ def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:
 
 
 def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array | None:
-    """P(y_n = 1) [N] for y in {0, 1}, P(y_n = c) [N, C] for C classes, else None."""
+    """P(y_n = 1) [N] for y in {0, 1}, P(y_n = c) [N, C] for C classes, else None.
+
+    Classes are the same for all data: there are none where their number is an array.
+    """
     count = marginal.mean.shape[-1 if marginal.is_single else -2]
 
     def probability(label) -> Array:
@@ -162,6 +167,8 @@ def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array |
         return probability(1)
     if isinstance(support, type(dist.constraints.integer_interval(0, 1))):
         interval: Any = support
+        if np.ndim(interval.upper_bound) > 0:
+            return None
         labels = jnp.arange(int(interval.upper_bound) + 1)
         each = in_batches(probability, labels, _LABELS_AT_A_TIME)
         return jnp.moveaxis(each, 0, -1)

@@ -24,7 +24,7 @@ _ORDERS = {Matern12: 1, Matern32: 2, Matern52: 3}
 
 
 def order_of(kernel: Kernel) -> int:
-    """P of a Matérn kernel of order p − ½."""
+    """p of a Matérn kernel of order p − ½."""
     if type(kernel) not in _ORDERS:
         raise ValueError(
             "Fourier features are known for Matern12, Matern32 and Matern52, and the "

@@ -372,15 +372,18 @@ def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
         return dist.Normal(qv.mean, jnp.sqrt(qv.variance)).icdf(q)
     components = qv.component_distribution
     each = dist.Normal(components.mean, jnp.sqrt(components.variance))
-    weights = jnp.exp(log_pi)[:, None]
+    # The axis of the components comes before those of the event.
+    axis = -1 - len(qv.event_shape)
+    weights = jnp.exp(log_pi).reshape(-1, *(1,) * len(qv.event_shape))
     # The quantile of the mixture is between those of its components.
-    ends = each.icdf(q[..., None, :])
-    low, high = jnp.min(ends, axis=-2), jnp.max(ends, axis=-2)
+    ends = each.icdf(jnp.expand_dims(q, axis))
+    low, high = jnp.min(ends, axis=axis), jnp.max(ends, axis=axis)
 
     def halve(_, interval):
         low, high = interval
         middle = (low + high) / 2
-        below = jnp.sum(weights * each.cdf(middle[..., None, :]), axis=-2) < q
+        cdf = each.cdf(jnp.expand_dims(middle, axis))
+        below = jnp.sum(weights * cdf, axis=axis) < q
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
     low, high = jax.lax.fori_loop(0, 60, halve, (low, high))

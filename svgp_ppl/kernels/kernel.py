@@ -14,6 +14,8 @@ from svgp_ppl.kernels.pairs import AllPairs, Pairs, RowPairs
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = [
+    "NOT_NEGATIVE",
+    "POSITIVE",
     "Constant",
     "Kernel",
     "Product",
@@ -62,8 +64,12 @@ def per_column(name: str, value: Value, width: int) -> Array:
     return value
 
 
+POSITIVE = ("lengthscale", "variance", "period", "alpha")
+NOT_NEGATIVE = ("offset", "weight_variances", "bias_variance")
+
+
 def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
-    """Values of a kernel and its parts that must be positive."""
+    """Values of a kernel and its parts that are positive, or not negative."""
     values = {}
     fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
     for part in fields:
@@ -71,7 +77,7 @@ def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
         name = f"{prefix}{part.name}"
         if dataclasses.is_dataclass(value):
             values |= kernel_values(value, f"{name}.")
-        elif part.name in ("lengthscale", "variance", "period", "alpha"):
+        elif part.name in POSITIVE + NOT_NEGATIVE:
             values[name] = value
     return values
 

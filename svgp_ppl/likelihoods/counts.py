@@ -126,8 +126,7 @@ def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
 
 @predictive_mean_and_variance.register
 def _(likelihood: Poisson, marginal: Marginal):
-    # E exp(f) = exp(m + v/2), E exp(2 f) = exp(2 m + 2 v)
+    # E e^f = e^{m + v/2} and Var e^f = (E e^f)² (e^v − 1)
     rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
-    mean = marginal.average(rate)
-    square = marginal.average(jnp.square(rate) * jnp.exp(marginal.variance))
-    return mean, mean + square - jnp.square(mean)
+    spread = jnp.square(rate) * jnp.expm1(marginal.variance)
+    return marginal.total(rate, rate + spread)

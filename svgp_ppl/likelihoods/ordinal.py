@@ -130,8 +130,7 @@ class _OrderedLogistic(dist.Distribution):
 
     @property
     def variance(self):
-        mean, square = _moments_of_class(self._above)
-        return square - jnp.square(mean)
+        return _moments_of_class(self._above)[1]
 
 
 def _by_ends(cutpoints: Array, y, below_upper, above_lower) -> Array:
@@ -147,9 +146,14 @@ def _by_ends(cutpoints: Array, y, below_upper, above_lower) -> Array:
 
 
 def _moments_of_class(above: Array) -> tuple[Array, Array]:
-    """E y = Σ_k P(y > k) and E y² = Σ_k (2k + 1) P(y > k)."""
-    odd = 2.0 * jnp.arange(above.shape[-1], dtype=above.dtype) + 1.0
-    return jnp.sum(above, axis=-1), jnp.sum(odd * above, axis=-1)
+    """E y and Var y from p_k = P(y > k), without a difference of large numbers.
+
+    y is the number of the k below it, and y > k implies y > j for j < k: E y = Σ_k p_k
+    and Var y = Σ_k p_k (1 − p_k + 2 Σ_{j<k} (1 − p_j)).
+    """
+    below = 1.0 - above
+    both = 2.0 * jnp.cumsum(below, axis=-1) - below
+    return jnp.sum(above, axis=-1), jnp.sum(above * both, axis=-1)
 
 
 @closed_form_expectation.register
@@ -183,5 +187,4 @@ def _(likelihood: Ordinal, marginal: Marginal):
     cutpoints = jnp.asarray(likelihood.cutpoints, marginal.mean.dtype)
     shifted = marginal.mean[..., None] - cutpoints
     above, _ = mean_sigmoid(shifted, marginal.variance[..., None])
-    mean, square = (marginal.average(value) for value in _moments_of_class(above))
-    return mean, square - jnp.square(mean)
+    return _moments_of_class(marginal.average(above))

@@ -112,11 +112,12 @@ def _(likelihood: NegativeBinomial, y):
 
 @predictive_mean_and_variance.register
 def _(likelihood: NegativeBinomial, marginal: Marginal):
-    # E μ = e^{m + v/2}, E μ² = e^{2m + 2v}; Var y = E (μ + μ²/c) + Var μ
+    # E μ = e^{m + v/2}, E μ² = e^v (E μ)²; Var y = E (μ + μ²/c) + Var μ
     m, v = marginal.mean + jnp.log(likelihood.exposure), marginal.variance
-    mean = marginal.average(jnp.exp(m + 0.5 * v))
-    each = jnp.exp(2.0 * (m + v)) * (1.0 + 1.0 / jnp.asarray(likelihood.concentration))
-    return mean, mean + marginal.average(each) - jnp.square(mean)
+    mean, c = jnp.exp(m + 0.5 * v), jnp.asarray(likelihood.concentration)
+    return marginal.total(
+        mean, mean + jnp.square(mean) * (jnp.exp(v) / c + jnp.expm1(v))
+    )
 
 
 @register_dataclass
@@ -205,7 +206,12 @@ def _(likelihood: ZeroInflatedPoisson, y, marginal: Marginal):
         return likelihood(f).log_prob(zeros)
 
     at_zero = average_about(log_p, marginal, singularity, Trapezoid().num_nodes)
-    counts: Any = closed_form_expectation(Poisson(likelihood.exposure), y, marginal)
+    # No NaN in derivatives from what is not chosen.
+    mean, variance = (
+        jnp.where(y == 0, 0.0, a) for a in (marginal.mean, marginal.variance)
+    )
+    safe = Marginal(mean, variance, None, marginal.log_weights)
+    counts: Any = closed_form_expectation(Poisson(likelihood.exposure), y, safe)
     return jnp.where(y == 0, at_zero, jnp.log1p(-likelihood.gate) + counts)
 
 
@@ -222,9 +228,8 @@ def _(likelihood: ZeroInflatedPoisson, y):
 
 @predictive_mean_and_variance.register
 def _(likelihood: ZeroInflatedPoisson, marginal: Marginal):
-    # E y = (1 − g) E μ, E y² = (1 − g) E (μ + μ²)
+    # E y = (1 − g) E μ, E y² = (1 − g) E (μ + μ²) with E μ² = e^v (E μ)²
     m, v = marginal.mean + jnp.log(likelihood.exposure), marginal.variance
-    rest = 1.0 - jnp.asarray(likelihood.gate)
-    mean = marginal.average(rest * jnp.exp(m + 0.5 * v))
-    square = marginal.average(rest * jnp.exp(2.0 * (m + v)))
-    return mean, mean + square - jnp.square(mean)
+    rate, gate = jnp.exp(m + 0.5 * v), jnp.asarray(likelihood.gate)
+    spread = rate + jnp.square(rate) * (jnp.expm1(v) + gate)
+    return marginal.total((1.0 - gate) * rate, (1.0 - gate) * spread)

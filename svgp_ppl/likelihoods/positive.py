@@ -103,11 +103,11 @@ def _bend(c: Any, y) -> tuple[Any, Any]:
 
 
 def _moments(c: Any, marginal: Marginal) -> tuple[Array, Array]:
-    # E μ = e^{m + v/2}; E y² = (1 + 1/c) e^{2m + 2v}
-    m, v = marginal.mean, marginal.variance
-    mean = marginal.average(jnp.exp(m + 0.5 * v))
-    square = marginal.average((1.0 + 1.0 / jnp.asarray(c)) * jnp.exp(2.0 * (m + v)))
-    return mean, square - jnp.square(mean)
+    # E μ = e^{m + v/2}, Var μ = (E μ)² (e^v − 1); Var y = E μ²/c + Var μ
+    v = marginal.variance
+    mean = jnp.exp(marginal.mean + 0.5 * v)
+    spread = jnp.exp(v) / jnp.asarray(c) + jnp.expm1(v)
+    return marginal.total(mean, jnp.square(mean) * spread)
 
 
 @closed_form_expectation.register

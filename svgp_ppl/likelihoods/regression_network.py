@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from svgp_ppl.checks import require_count
+from svgp_ppl.checks import require_count, require_positive
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.log_average import (
@@ -86,6 +86,7 @@ class GPRN:
     def __post_init__(self):
         require_count(self.num_outputs, "num_outputs", 1)
         require_count(self.num_nodes, "num_nodes", 1)
+        require_positive(self.scale, "the scale of a GPRN likelihood")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(W f, scale² I) over [P]; the components f [.., N, Q + P Q]."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import gamma, log_ndtr
+from jax.scipy.special import gamma, gammaln, log_ndtr
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
@@ -235,8 +235,10 @@ def _(likelihood: Weibull, y):
 
 @predictive_mean_and_variance.register
 def _(likelihood: Weibull, marginal: Marginal):
-    # E y = E e^f Γ(1 + 1/k), E y² = E e^{2f} Γ(1 + 2/k)
-    k, m, v = likelihood.concentration, marginal.mean, marginal.variance
-    mean = marginal.average(jnp.exp(m + 0.5 * v) * gamma(1.0 + 1.0 / jnp.asarray(k)))
-    square = jnp.exp(2.0 * (m + v)) * gamma(1.0 + 2.0 / jnp.asarray(k))
-    return mean, marginal.average(square) - jnp.square(mean)
+    # E y = E e^f Γ(1 + 1/k), E y² = E e^{2f} Γ(1 + 2/k): the first squared, times
+    # e^v (1 + s) with s = Γ(1 + 2/k) / Γ(1 + 1/k)² − 1
+    k, v = jnp.asarray(likelihood.concentration), marginal.variance
+    mean = jnp.exp(marginal.mean + 0.5 * v) * gamma(1.0 + 1.0 / k)
+    s = jnp.expm1(gammaln(1.0 + 2.0 / k) - 2.0 * gammaln(1.0 + 1.0 / k))
+    spread = jnp.exp(v) * jnp.maximum(s, 0.0) + jnp.expm1(v)
+    return marginal.total(mean, jnp.square(mean) * spread)

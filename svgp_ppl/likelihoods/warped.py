@@ -11,7 +11,7 @@ from jax import random
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
-from svgp_ppl.checks import is_concrete
+from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import GaussHermite, average, closed_form_expectation
 from svgp_ppl.expectations.cumulative import closed_form_cdf
 from svgp_ppl.expectations.predictive import (
@@ -63,6 +63,7 @@ class Warped:
     scale: Value
 
     def __post_init__(self):
+        require_positive(self.scale, "the scale of a Warped likelihood")
         if type(self.transform) is object:  # a placeholder of jax.tree
             return
         needed = ("__call__", "inv", "log_abs_det_jacobian", "domain")

@@ -34,9 +34,9 @@ from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.marginals import Output
 from svgp_ppl.observations import Expected, expected_of
-from svgp_ppl.variational import unstack
+from svgp_ppl.variational import project, unstack
 
-__all__ = ["collapsed", "is_collapsible", "recovered"]
+__all__ = ["IsIntegrated", "collapsed", "is_collapsible", "recovered"]
 
 
 class Conditional(NamedTuple):
@@ -123,6 +123,10 @@ def recovered(model: Callable, key) -> Callable:
     return run
 
 
+class IsIntegrated(ValueError):
+    """The model asks for moments of a process whose v is integrated out."""
+
+
 class _Integrated(dist.Distribution):
     """A v that is integrated out: it has no moments of its own."""
 
@@ -130,6 +134,11 @@ class _Integrated(dist.Distribution):
 
     def __init__(self, event_shape: tuple):
         super().__init__((), event_shape)
+
+
+@project.register
+def _(qv: _Integrated, a):
+    raise IsIntegrated("v is integrated out: the model has no moments of its process.")
 
 
 class _Data(NamedTuple):

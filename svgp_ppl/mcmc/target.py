@@ -29,7 +29,7 @@ from svgp_ppl.handlers import (
     subsampled,
     trace_of,
 )
-from svgp_ppl.mcmc.collapsed import collapsed, is_collapsible, recovered
+from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations.observed import Data as Observed
 from svgp_ppl.observations.observed import data_of, known_rows, plate_axes
@@ -135,7 +135,7 @@ class Target:
         if minibatches:
             self._look(_require_minibatches, self._of_rows, key_look, given)
         self._facts = self._look(_facts_of, self._model, key_look, given)
-        self.is_collapsed = collapse and self._facts.is_collapsible
+        self.is_collapsed = collapse and self._can_collapse(key_look, given)
         self._of_latent = collapsed(self._model) if self.is_collapsed else self._model
 
         def start(key, given, arrays):
@@ -164,6 +164,16 @@ class Target:
             return function(trace_of(model, args, kwargs, key=key, values=params))
 
         return look(facts, self._args, self._kwargs, key, params)
+
+    def _can_collapse(self, key, params: dict) -> bool:
+        """Whether v can be integrated out of the model."""
+        if not self._facts.is_collapsible:
+            return False
+        try:
+            self._look(lambda _: None, collapsed(self._model), key, params)
+        except IsIntegrated:
+            return False
+        return True
 
     @property
     def process_names(self) -> list[str]:

@@ -93,9 +93,10 @@ class ObserveSites:
         size, num_draws = self.chunk_size, self.num_draws
 
         def chunked(expected: Expected) -> Expected:
-            rows = size or expected.chunk_size or ROWS_AT_A_TIME
-            options = {"method": expected.method, "key": expected.key}
             latent = expected.latent
+            default = ROWS_AT_A_TIME if latent.has_rows else None
+            rows = size or expected.chunk_size or default
+            options = {"method": expected.method, "key": expected.key}
             return Expected(expected.likelihood, latent, chunk_size=rows, **options)
 
         def of_sites(sites, *rest):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
+from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.diagnostics import group
 from svgp_ppl.runtime.nested import rebuilt
@@ -61,6 +62,8 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
     match posterior:
         case Fitted():
             return Guide(posterior.guide, dict(posterior.params))
+        case (guide, SVIRunResult(params=fitted)) if callable(guide):
+            return Guide(guide, dict(fitted))
         case (guide, fitted) if callable(guide) and isinstance(fitted, Mapping):
             return Guide(guide, dict(fitted))
         case dict() if posterior:

@@ -321,7 +321,8 @@ def every_draw(num_draws: int) -> Callable[..., Draws]:
     """All draws of the posterior in their order, for ``over_draws``."""
 
     def choose(key, *_) -> Draws:
-        keys = random.split(random.fold_in(key, 0), num_draws)
+        # Of a number that is no draw's, which has a key of its own.
+        keys = random.split(random.fold_in(key, num_draws), num_draws)
         indices = jnp.arange(num_draws)
         return Draws(indices, keys_of(key, indices), keys)
 

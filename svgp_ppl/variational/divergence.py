@@ -161,8 +161,9 @@ def _moments(components: dist.Distribution) -> tuple[Array, Array]:
         loc, scale = loc_and_scale(components)
         return outputs_first(loc, shape, 1), outputs_first(scale, shape, 1)
     if isinstance(base, dist.MultivariateNormal):
-        loc = outputs_first(base.loc, shape, 1)
-        return loc, outputs_first(full_scale_tril(base), shape, 2)
+        scale_tril = full_scale_tril(base)
+        loc = jnp.broadcast_to(base.loc, scale_tril.shape[:-1])
+        return outputs_first(loc, shape, 1), outputs_first(scale_tril, shape, 2)
     loc, factor = project_outputs(components, jnp.eye(shape[-1]))
     factor = jnp.asarray(factor)
     covariance = matmul(jnp.swapaxes(factor, -1, -2), factor)
