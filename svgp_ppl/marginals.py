@@ -29,6 +29,7 @@ from svgp_ppl.linalg import (
     gaussian_moments,
     matmul,
     posterior_cache,
+    weighted_sum,
     whiten,
 )
 from svgp_ppl.pytrees import register_dataclass
@@ -100,7 +101,7 @@ class Marginal:
         """Σ_k π_k value_k over the leading axis K; the value itself without one."""
         if self.log_weights is None:
             return per_component
-        return jnp.tensordot(jnp.exp(self.log_weights), per_component, axes=1)
+        return weighted_sum(jnp.exp(self.log_weights), per_component)
 
     def total(self, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Mean and variance of a mixture, from those of something in each component."""
@@ -126,17 +127,16 @@ class View:
     def __eq__(self, other):
         if self.process.name != other.process.name or self.source is not other.source:
             return False
-        if isinstance(self.source, jax.Array):
-            return True
-        # Those of NumPy may have been written into since.
-        return all(map(_are_same, jax.tree.leaves(self.x), jax.tree.leaves(other.x)))
+        # Inputs of NumPy may have been written into since.
+        return isinstance(self.source, jax.Array) or _are_equal(self.x, other.x)
 
     def __hash__(self):
         return hash((self.process.name, id(self.source)))
 
 
-def _are_same(a: Any, b: Any) -> bool:
-    return a is b or not (is_concrete(a) and is_concrete(b)) or np.array_equal(a, b)
+def _are_equal(x: LinearFunctional, other: LinearFunctional) -> bool:
+    pairs = zip(jax.tree.leaves(x), jax.tree.leaves(other))
+    return all(np.array_equal(*pair) for pair in pairs if all(map(is_concrete, pair)))
 
 
 Element = tuple[View, int]
@@ -175,13 +175,13 @@ def marginal_moments(
     if independent:
         half = weights * gram[..., None, :, :]
     else:
-        half = jnp.einsum("qen,...edn->...qdn", weights, gram)
+        half = jnp.einsum("qen,...edn->...qdn", weights, gram, precision="highest")
     # Separately: if covariances are not needed, the compiler leaves them out.
     variance = jnp.sum(half * weights, axis=-2)
     users = [sum(element in t for t in terms) for element in elements]
     if independent and max(users) == 1:
         return mean, variance, None, log_pi
-    covariance = jnp.einsum("...qdn,rdn->...nqr", half, weights)
+    covariance = jnp.einsum("...qdn,rdn->...nqr", half, weights, precision="highest")
     return mean, variance, covariance, log_pi
 
 

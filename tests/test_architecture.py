@@ -138,6 +138,7 @@ MAY_IMPORT = {
     "mcmc.pathfinder": {
         "checks",
         "diagnostics",
+        "linalg",
         "mcmc.joint",
         "mcmc.target",
         "runtime",
@@ -147,6 +148,7 @@ MAY_IMPORT = {
         "fitting",
         "guides",
         "handlers",
+        "linalg",
         "mcmc.curvature",
         "mcmc.joint",
         "mcmc.sites",

@@ -17,7 +17,7 @@ from jax import random
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product
+from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product, weighted_sum
 from svgp_ppl.marginals import Marginal
 
 __all__ = [
@@ -139,7 +139,7 @@ def average(
         method = default_method(num_components(marginal))
     nodes, weights = normal_nodes(method, num_components(marginal), key)
     values = function(points(marginal, nodes.astype(marginal.mean.dtype)))
-    return jnp.tensordot(weights.astype(values.dtype), values, axes=1)
+    return weighted_sum(weights.astype(values.dtype), values)
 
 
 def points(marginal: Marginal, nodes: Float[Array, "S Q"]) -> Array:

@@ -174,7 +174,7 @@ def _expectation(seen: _Seen, process: SparseGP) -> jax.Array:
     dtype = process.scale_tril.dtype
     mean, covariance = _moments_at(seen.z, process)
     h, data = (jnp.asarray(a, dtype) for a in seen.sites[:2])
-    rest = data - jnp.einsum("brm,bm->br", h, mean)
+    rest = data - matmul(h, mean[..., None])[..., 0]
     return -0.5 * (jnp.sum(jnp.square(rest)) + jnp.sum(matmul(h, covariance) * h))
 
 

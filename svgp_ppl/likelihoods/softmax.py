@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 from svgp_ppl.expectations import GaussHermite, normal_nodes
 from svgp_ppl.likelihoods.differences import own_less_others
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
-from svgp_ppl.linalg import small_cholesky
+from svgp_ppl.linalg import small_cholesky, weighted_sum
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["differences", "mean_log_softmax"]
@@ -69,4 +69,4 @@ def _by_grid(num_nodes: int, d: Marginal) -> Array:
     b = d.mean[..., 1] + factor[..., 1, 0] * e[:, None] + factor[..., 1, 1] * e
     s = jax.nn.softplus(a)
     values = s + jax.nn.softplus(b - s)
-    return -jnp.tensordot(weights, jnp.tensordot(weights, values, axes=(0, 1)), axes=1)
+    return -weighted_sum(weights, weighted_sum(weights, jnp.swapaxes(values, 0, 1)))

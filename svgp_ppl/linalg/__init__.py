@@ -8,7 +8,6 @@ from svgp_ppl.linalg.factors import (
     default_jitter,
     factorised,
     floored_sqrt,
-    matmul,
     safe_sqrt,
     single_threaded_lapack,
     small_cholesky,
@@ -16,6 +15,7 @@ from svgp_ppl.linalg.factors import (
     solve_lower,
     solve_lower_transposed,
 )
+from svgp_ppl.linalg.products import matmul, weighted_sum
 from svgp_ppl.linalg.projection import (
     PosteriorCache,
     cached_moments,
@@ -44,5 +44,6 @@ __all__ = [
     "solve_lower",
     "solve_lower_transposed",
     "squared_distance",
+    "weighted_sum",
     "whiten",
 ]

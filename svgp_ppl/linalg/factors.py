@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from svgp_ppl.linalg import lapack
 from svgp_ppl.linalg.platforms import by_platform
+from svgp_ppl.linalg.products import matmul
 
 __all__ = [
     "CholeskyFactor",
@@ -21,7 +22,6 @@ __all__ = [
     "default_jitter",
     "factorised",
     "floored_sqrt",
-    "matmul",
     "safe_sqrt",
     "single_threaded_lapack",
     "small_cholesky",
@@ -29,15 +29,6 @@ __all__ = [
     "solve_lower",
     "solve_lower_transposed",
 ]
-
-
-def matmul(a: Array, b: Array) -> Array:
-    """a @ b in full precision.
-
-    By default accelerators multiply float32 matrices in reduced precision, which a
-    covariance matrix does not survive; on a CPU this changes nothing.
-    """
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def default_jitter(dtype: jnp.dtype) -> float:

@@ -21,6 +21,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg.platforms import by_platform
+from svgp_ppl.linalg.products import matmul
 from svgp_ppl.linalg.triangular import solve_by_inverse
 
 __all__ = ["factor", "factor_and_inverse", "lower_half", "solve"]
@@ -71,7 +72,7 @@ def _factor_tangent(primals, tangents):
     (tangent,) = tangents
     inner = solve(tril, solve(tril, (tangent + tangent.T) / 2).T)
     half = lower_half(inner)
-    return tril, _matmul(tril, half)
+    return tril, matmul(tril, half)
 
 
 @jax.custom_jvp
@@ -91,12 +92,8 @@ def _factor_and_inverse_tangent(primals, tangents):
     (tangent,) = tangents
     inner = solve_by_inverse(tril, inverse, (tangent + tangent.T) / 2)
     change = lower_half(solve_by_inverse(tril, inverse, inner.T))
-    tangents = _matmul(tril, change), -_matmul(change, inverse), change
+    tangents = matmul(tril, change), -matmul(change, inverse), change
     return (tril, inverse, zero), tangents
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def lower_half(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -108,7 +105,7 @@ def solve(tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Float[Array, "M 
     """L⁻¹ b for the lower triangle L of ``tril``."""
     lower = jnp.tril(tril)
     return jax.lax.custom_linear_solve(
-        lambda x: _matmul(lower, x),
+        lambda x: matmul(lower, x),
         b,
         solve=lambda _, b: _solve_one(lower, b),
         transpose_solve=lambda _, b: _solve_transposed(lower, b),

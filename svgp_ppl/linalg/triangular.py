@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from svgp_ppl.linalg.products import matmul
+
 __all__ = ["solve_by_inverse"]
 
 # Rows of a block: enough for products to run at full speed, few enough that the
@@ -28,16 +30,16 @@ def solve_by_inverse(
     is_double = b.dtype == jnp.float64
 
     def solve(_, b):
-        return _matmul(inverse, b) if is_double else _refined(tril, inverse, b)
+        return matmul(inverse, b) if is_double else _refined(tril, inverse, b)
 
     def transpose_solve(_, b):
         if is_double:
             # Written out: XLA multiplies with it twice as fast as with a transpose.
-            return _matmul(jax.lax.optimization_barrier(inverse.T), b)
+            return matmul(jax.lax.optimization_barrier(inverse.T), b)
         return _refined_transposed(tril, inverse, b)
 
     return jax.lax.custom_linear_solve(
-        lambda x: _matmul(tril, x), b, solve=solve, transpose_solve=transpose_solve
+        lambda x: matmul(tril, x), b, solve=solve, transpose_solve=transpose_solve
     )
 
 
@@ -46,7 +48,7 @@ def _refined(tril: Array, inverse: Array, b: Array) -> Array:
     for block in _blocks(len(tril)):
         rest = b[block]
         if block.start:
-            rest = rest - _matmul(tril[block, : block.start], x)
+            rest = rest - matmul(tril[block, : block.start], x)
         part = _one_block(tril[block, block], inverse[block, block], rest)
         x = jnp.concatenate([x, part])
     return x
@@ -58,21 +60,17 @@ def _refined_transposed(tril: Array, inverse: Array, b: Array) -> Array:
     for block in reversed(_blocks(size)):
         rest = b[block]
         if block.stop < size:
-            rest = rest - _matmul(tril[block.stop :, block].T, x)
+            rest = rest - matmul(tril[block.stop :, block].T, x)
         part = _one_block(tril[block, block].T, inverse[block, block].T, rest)
         x = jnp.concatenate([part, x])
     return x
 
 
 def _one_block(matrix: Array, inverse: Array, rest: Array) -> Array:
-    x = _matmul(inverse, rest)
-    return x + _matmul(inverse, rest - _matmul(matrix, x))
+    x = matmul(inverse, rest)
+    return x + matmul(inverse, rest - matmul(matrix, x))
 
 
 def _blocks(size: int) -> list[slice]:
     rows = -(-size // -(-size // _MOST_ROWS))  # all but the last of equal size
     return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

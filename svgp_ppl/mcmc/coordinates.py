@@ -15,6 +15,7 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.processes import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
+from svgp_ppl.linalg import matmul
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -57,7 +58,7 @@ class Coordinates(NamedTuple):
         if not self.loc:
             return dict(position)
         loc, unravel = ravel_pytree(self.loc)
-        others = unravel(loc + self.scale_tril @ position[OTHERS])
+        others = unravel(loc + matmul(self.scale_tril, position[OTHERS]))
         return {n: x for n, x in position.items() if n != OTHERS} | others
 
     def from_values(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

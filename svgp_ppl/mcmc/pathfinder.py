@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from svgp_ppl.checks import require_count
 from svgp_ppl.diagnostics.pareto import smoothed
+from svgp_ppl.linalg import matmul
 from svgp_ppl.mcmc.joint import Joint
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime.compilation import call
@@ -139,8 +140,9 @@ def _gaussian(state: Any) -> tuple[Any, Any]:
     """
     x, _ = ravel_pytree(state.position)
     slope, _ = ravel_pytree(state.grad_position)
-    covariance = jnp.diag(state.alpha) + state.beta @ state.gamma @ state.beta.T
-    return x - covariance @ slope, (covariance + covariance.T) / 2
+    spread = matmul(matmul(state.beta, state.gamma), state.beta.T)
+    covariance = jnp.diag(state.alpha) + spread
+    return x - matmul(covariance, slope), (covariance + covariance.T) / 2
 
 
 def _drawn(key, mean, covariance, number: int) -> tuple[Any, Any]:
@@ -148,7 +150,7 @@ def _drawn(key, mean, covariance, number: int) -> tuple[Any, Any]:
     tril = jnp.linalg.cholesky(covariance)
     noise = random.normal(key, (number, mean.size), mean.dtype)
     log_q = -0.5 * jnp.sum(noise**2, axis=1) - jnp.sum(jnp.log(jnp.diag(tril)))
-    return mean + noise @ tril.T, log_q
+    return mean + matmul(noise, tril.T), log_q
 
 
 def _one_at_a_time(logdensity_fn: Callable) -> Callable:

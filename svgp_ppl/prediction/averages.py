@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from svgp_ppl.linalg import matmul
+from svgp_ppl.linalg import matmul, weighted_sum
 
 __all__ = [
     "Average",
@@ -76,9 +76,9 @@ def _spread(values: tuple[Array, Array], weights, squares: Callable) -> _Spread:
     means, variances = values
     weights = weights.astype(means.dtype)
     number = jnp.sum(weights)
-    centre = jnp.tensordot(weights, means, axes=1) / number
+    centre = weighted_sum(weights, means) / number
     roots = jnp.sqrt(weights).reshape(-1, *(1,) * (means.ndim - 1))
-    within = jnp.tensordot(weights, variances, axes=1)
+    within = weighted_sum(weights, variances)
     return _Spread(number, centre, within + squares(roots * (means - centre)))
 
 
@@ -91,9 +91,7 @@ def _both(a: _Spread, b: _Spread, squares: Callable) -> _Spread:
 
 
 def _mean_of_batch(values: Any, weights: Array) -> tuple[Any, Array]:
-    total = jax.tree.map(
-        lambda v: jnp.tensordot(weights.astype(v.dtype), v, axes=1), values
-    )
+    total = jax.tree.map(lambda v: weighted_sum(weights.astype(v.dtype), v), values)
     return total, jnp.sum(weights)
 
 

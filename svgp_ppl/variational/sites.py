@@ -33,6 +33,7 @@ from svgp_ppl.linalg import (
     matmul,
     solve_lower,
     solve_lower_transposed,
+    weighted_sum,
 )
 from svgp_ppl.variational.joint import is_coupled, log_weights
 from svgp_ppl.variational.projection import project_outputs
@@ -115,16 +116,15 @@ def conditional(
     groups, num_data, size = sites.projection.shape
     by_output = sites.projection.reshape(groups, num_data, -1, len(scale_tril))
     g = matmul(by_output, scale_tril).reshape(groups, num_data, size)
-    rest = sites.data - jnp.einsum(
-        "brt,bt->br", sites.projection, mean.reshape(groups, size)
-    )
+    columns = mean.reshape(groups, size, 1)
+    rest = sites.data - matmul(sites.projection, columns)[..., 0]
     for name, projection in sites.of_others.items():
         rest = rest - matmul(projection, others[name].reshape(-1))
 
     def one(g, rest):
         precision = jnp.eye(size, dtype=g.dtype) + matmul(g.T, g)
         tril = cholesky(precision, 0.0)
-        return Conditional(solve_lower(tril, (g.T @ rest)[:, None])[:, 0], tril)
+        return Conditional(solve_lower(tril, matmul(g.T, rest)[:, None])[:, 0], tril)
 
     return jax.vmap(one)(g, rest)
 
@@ -158,15 +158,15 @@ def gaussian_at(
         part = projection[..., start:stop]
         by_output = part.reshape(groups, num_data, -1, len(prior.scale_tril))
         columns.append(matmul(by_output, prior.scale_tril).reshape(part.shape))
-        mean = prior.mean.reshape(groups, -1)
-        rest = rest - jnp.einsum("brt,bt->br", part, mean)
+        mean = prior.mean.reshape(groups, -1, 1)
+        rest = rest - matmul(part, mean)[..., 0]
 
     def one(g, rest):
         precision = jnp.eye(size, dtype=g.dtype) + matmul(g.T, g)
         # Rows and columns in reverse order: a lower factor there is an upper one here.
         upper_inverse = factorised(precision[::-1, ::-1], 0.0).inverse[::-1, ::-1]
         tril = upper_inverse.T
-        return tril @ (upper_inverse @ (g.T @ rest)), tril
+        return matmul(tril, matmul(upper_inverse, matmul(g.T, rest))), tril
 
     return jax.vmap(one)(jnp.concatenate(columns, axis=-1), rest)
 
@@ -203,10 +203,10 @@ def moments(qvs: Sequence[Any], sizes: Sequence[int]) -> tuple[Array, Array]:
     if log_pi is None:
         return mean, covariance
     weights = jnp.exp(log_pi)
-    centre = jnp.tensordot(weights, mean, axes=1)
+    centre = weighted_sum(weights, mean)
     shift = mean - centre
     spread = shift[..., :, None] * shift[..., None, :]
-    return centre, jnp.tensordot(weights, covariance + spread, axes=1)
+    return centre, weighted_sum(weights, covariance + spread)
 
 
 def sites_of(
