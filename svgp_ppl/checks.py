@@ -73,9 +73,14 @@ def data_array(value, what: str) -> Any:
     else:
         try:
             array = np.asarray(value)
-        except ValueError:
+        except ValueError as error:
+            if "inhomogeneous" not in str(error):
+                raise
+            advice = ""
+            if isinstance(value, tuple):
+                advice = " A tuple such as (x, y) is passed as its parts: x, y."
             raise ValueError(
-                f"{what} must be an array, and are rows of unequal length."
+                f"{what} must be an array, and are rows of unequal length.{advice}"
             ) from None
     if not is_real(array):
         raise ValueError(

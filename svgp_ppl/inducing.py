@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.cluster.vq import kmeans2, vq
 
 from svgp_ppl import linalg
-from svgp_ppl.checks import data_array, require_key
+from svgp_ppl.checks import data_array, is_concrete, require_key
 from svgp_ppl.kernels import Kernel, as_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
@@ -225,6 +225,12 @@ def subset(x: ArrayLike, m: Count, key: Array) -> Float[Array, "M D"]:
 
 def _finite_rows(x: ArrayLike) -> np.ndarray:
     """``x`` on the host, as floats of the precision JAX gives it."""
+    if not is_concrete(x):
+        raise ValueError(
+            "inducing inputs are chosen from data, and x has no values inside of a "
+            "model: choose z before it, z = gp.inducing.kmeans(x, 20), and let the "
+            "model use that. (So z is also the same where the model predicts.)"
+        )
     rows = np.asarray(data_array(x, "the inputs x"))
     if rows.ndim != 2:
         raise ValueError(
@@ -253,8 +259,8 @@ def _distinct_rows(rows: np.ndarray, m: Count) -> np.ndarray:
     if _positive(m) > len(first):
         raise ValueError(
             f"expected m to be at most the number of distinct rows of x, {len(first)} "
-            f"(of {len(rows)}), got {m}: equal inducing inputs make k(z, z) singular, "
-            f"use m={len(first)} or less"
+            f"(of {len(rows)}, in {rows.dtype}), got {m}: equal inducing inputs make "
+            f"k(z, z) singular, use m={len(first)} or less"
         )
     return rows[np.sort(first)]
 

@@ -238,7 +238,7 @@ def _require_roles(name, likelihood, latent, method) -> None:
     if isinstance(likelihood, type):
         raise ValueError(
             f"the likelihood of site '{name}' is the class {likelihood.__name__}. Make "
-            f"an object of it first: {likelihood.__name__}()."
+            f"an object of it first: {likelihood.__name__}(...)."
         )
     if isinstance(likelihood, dist.Distribution) or not callable(likelihood):
         raise ValueError(

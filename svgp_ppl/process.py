@@ -65,6 +65,12 @@ class SparseGP:
             ValueError: x is not [N, D] with the width of z, is empty or not finite; or
                 the derivative does not exist.
         """
+        if isinstance(x, Latent):
+            raise ValueError(
+                f"the inputs of process '{self.name}' are a latent, whose values are "
+                "not known: draw them, gp.propagate('h', h(x)), as between the layers "
+                "of a deep model."
+            )
         functional = as_functional(x, self)
         view = View(self, functional, source=x)
         outputs = 1 if self.num_outputs is None else self.num_outputs

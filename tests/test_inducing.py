@@ -58,7 +58,8 @@ def test_no_two_are_equal_up_to_the_number_of_distinct_rows(method, x, precision
     for m in (distinct // 2, distinct):
         assert _num_distinct(method(x, m)) == m
     with pytest.raises(
-        ValueError, match=rf"distinct rows of x, {distinct} \(of {len(x)}\), got"
+        ValueError,
+        match=rf"distinct rows of x, {distinct} \(of {len(x)}, in float..\), got",
     ):
         method(x, distinct + 1)
 

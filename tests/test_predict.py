@@ -485,3 +485,28 @@ def test_no_two_things_of_a_draw_come_from_one_key():
     of_the_first = random.split(chosen.run_keys[0], 5)  # as the run of a draw does
     keys = jnp.concatenate([of_the_first, chosen.run_keys, chosen.keys])
     assert len(np.unique(random.key_data(keys), axis=0)) == 15
+
+
+def test_a_model_with_other_names_is_refused():
+    def named(name):
+        def model(x, y=None):
+            scale = numpyro.sample(name, dist.LogNormal())
+            f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+            with numpyro.plate("data", len(x)):
+                gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+        return model
+
+    model, renamed = named("scale"), named("sigma")
+    options = {"num_steps": 2, "progress": False}
+    fit = gp.fit(random.key(0), model, None, GAUSSIAN_X, GAUSSIAN_Y, **options)
+    key = random.key(1)
+    for ask in (
+        lambda: gp.predict(renamed, fit, X_NEW, key=key)["y"].mean,
+        lambda: gp.draw_functions(key, renamed, fit, X_NEW),
+        lambda: gp.posterior_predictive(key, renamed, fit, X_NEW),
+    ):
+        with pytest.raises(
+            ValueError, match=r"\['sigma'\], and .* \['scale'\], of which"
+        ):
+            ask()

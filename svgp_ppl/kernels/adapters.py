@@ -84,7 +84,10 @@ def as_kernel(covariance: Any) -> Kernel:
         return TinygpKernel(covariance)
     if callable(covariance) and not isinstance(covariance, type):
         return FunctionKernel(covariance)
+    advice = "a class needs its values, as in RBF(variance, lengthscale)"
+    if isinstance(covariance, list | tuple):
+        advice = "write a process for each kernel, and gp.stack([f(x), g(x)])"
     raise ValueError(
         "expected a kernel, a tinygp kernel, or a function k(x, x') of two points, got "
-        f"{covariance!r}: a class needs its values, as in RBF(variance, lengthscale)"
+        f"{covariance!r}: {advice}"
     )

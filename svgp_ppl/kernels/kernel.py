@@ -168,6 +168,7 @@ class Kernel(abc.ABC):
         return x[:, np.asarray(columns)]
 
     def __add__(self, other: Any) -> "Kernel":
+        _require_kernel(other)
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __radd__(self, other: Any) -> "Kernel":
@@ -177,10 +178,20 @@ class Kernel(abc.ABC):
     def __mul__(self, other: Any) -> "Kernel":
         if isinstance(other, Kernel):
             return Product(self, other)
+        _require_kernel(other)
         return Product(Constant(other), self) if jnp.isscalar(other) else NotImplemented
 
     def __rmul__(self, other: Any) -> "Kernel":
         return self * other
+
+
+def _require_kernel(other: Any) -> None:
+    """Refuse functions and kernels of others, which might make one of their own."""
+    if callable(other) and not isinstance(other, Kernel):
+        raise TypeError(
+            f"a kernel is combined with kernels, and got a {type(other).__name__}: "
+            "write gp.kernels.as_kernel(...) around a function or a tinygp kernel."
+        )
 
 
 def _rows(x: ArrayLike) -> Float[Array, "N D"]:

@@ -80,8 +80,10 @@ class Expected(dist.Distribution):
                 f"the likelihood of a latent of shape {latent.shape} must have batch "
                 f"shape ({latent.num_data},), and has {self._example.batch_shape}. "
                 "With one component f is [..., N]; with several it is [..., N, Q], and "
-                "components are taken as f[..., q]. A value that goes with the data "
-                "(a scale, an exposure) is [N] and not [N, 1]."
+                "components are taken as f[..., q]: several processes side by side are "
+                "gp.stack([f(x), g(x)]), and a table y [N, Q] has one observe for each "
+                "of its columns, or a likelihood with .to_event(1). A value that goes "
+                "with the data (a scale, an exposure) is [N] and not [N, 1]."
             )
         super().__init__(self._example.batch_shape, self._example.event_shape)
 

@@ -226,6 +226,7 @@ def _chains_and_draws(posterior, taken, num_draws: int | None) -> tuple[int, int
 def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> Samples:
     """v and θ drawn from q, in the form of draws of a sampler."""
     runs = PosteriorModel(model, guide, args, kwargs, key, points=True)
+    runs.num_data  # the guide fits the model  # noqa: B018
     names = runs.guide_names
 
     def values(sites: dict[str, dict], _) -> dict[str, Any]:

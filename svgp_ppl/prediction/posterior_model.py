@@ -179,6 +179,8 @@ class PosteriorModel:
             _require_params({**guide_trace, **sites}, self.posterior)
             if isinstance(self.posterior, Samples):
                 _require_draws(sites, self.posterior, self.key)
+            if isinstance(self.posterior, Guide):
+                _require_same_latents(guide_trace, sites)
             return _Facts(
                 {n: e.latent.num_data for n, e in observed(sites).items()},
                 any(map(is_layer, sites.values())),
@@ -398,6 +400,22 @@ def _require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) 
         "of the guide and of the model together: fit.params of gp.fit, "
         "svi.get_params(state) of numpyro.infer.SVI."
     )
+
+
+def _require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -> None:
+    """Refuse a model whose latent sites have other names than those of the guide.
+
+    A part of the model that was fitted lacks some of them, and new groups have new
+    ones; where both is the case, a site would silently be drawn from its prior.
+    """
+    known = {n for n, site in guide_trace.items() if site["type"] == "sample"}
+    lacking = known - {*sites}
+    unknown = {n for n, site in sites.items() if is_latent(site)} - known
+    if lacking and unknown:
+        raise ValueError(
+            f"the guide has no values of {sorted(unknown)}, and the model has no sites "
+            f"{sorted(lacking)}, of which it has. Was it fitted with this model?"
+        )
 
 
 def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
