@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
 from numpyro.infer import TraceGraph_ELBO
 from numpyro.infer.elbo import ELBO
 
@@ -30,6 +29,7 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
+from svgp_ppl.runtime.dependence import inputs_read
 
 __all__ = [
     "Facts",
@@ -152,9 +152,8 @@ def require_deterministic(
     def bound(key):
         return svi.evaluate(start.state._replace(rng_key=key), *args, **kwargs)
 
-    if not causes and not _reads_its_argument(
-        jax.make_jaxpr(bound)(start.state.rng_key).jaxpr
-    ):
+    traced = jax.make_jaxpr(bound)(start.state.rng_key)
+    if not causes and not any(inputs_read(traced.jaxpr)):
         return
     why = "; ".join(causes) or "it depends on the random key"
     raise ValueError(
@@ -211,15 +210,6 @@ def _random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]
         if drawn and not is_point(site["fn"]):
             parts.append(f"the guide draws site '{name}'")
     return parts
-
-
-def _reads_its_argument(jaxpr) -> bool:
-    """Whether an output depends on an input; draws that nobody uses do not count."""
-    needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    for equation in reversed(jaxpr.eqns):
-        if any(v in needed for v in equation.outvars):
-            needed |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return any(v in needed for v in jaxpr.invars)
 
 
 def _num_observed(model_trace: dict[str, Any]) -> float:

@@ -31,6 +31,7 @@ from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
+from svgp_ppl.inducing_origin import moved, origin_of_z
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.rows.sharding import local
 from svgp_ppl.runtime import Progress, progress_bar
@@ -170,7 +171,8 @@ def fit(
     facts = facts_of(steps, start, key_look)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
         require_deterministic(steps, start, batch_size, facts.random_parts)
-    run = _Run(steps, start, earlier, order, facts)
+    origin = _inducing_origin(model, args, kwargs, data, start.params)
+    run = _Run(steps, start, earlier, order, facts, origin)
     with single_threaded_lapack():
         return run.to_the_end(num_steps, patience, tolerance, file, progress)
 
@@ -188,6 +190,19 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
         "init must be what gp.fit returns, or (guide, params), and is a "
         f"{type(init).__name__}."
     )
+
+
+def _inducing_origin(
+    model: Callable, args, kwargs, data: Whole | Minibatches, params: dict
+) -> dict[str, str]:
+    """What z is computed from, unless that is another thing in every step."""
+    origin = origin_of_z(model, *data.first(), params)
+    for name in moved(origin, model, args, kwargs):
+        raise ValueError(
+            f"the inducing inputs are computed from {name}, of which every step has "
+            "other rows: choose z once, outside of the model."
+        )
+    return origin
 
 
 def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
@@ -251,9 +266,16 @@ class _Run:
     """A fit in progress: where it stands, and its history."""
 
     def __init__(
-        self, steps: Steps, start: Start, earlier: Fit | None, order: int, facts: Facts
+        self,
+        steps: Steps,
+        start: Start,
+        earlier: Fit | None,
+        order: int,
+        facts: Facts,
+        origin: Mapping[str, str],
     ):
         self.steps, self.start, self.order, self.facts = steps, start, order, facts
+        self.origin = origin
         self.reached = _Reached(start.state, start.params, (), 0.0)
         self.first, self.compile_seconds, self.stopped = 0, 0.0, False
         if earlier is not None:
@@ -277,6 +299,7 @@ class _Run:
             seconds=seconds,
             unfreeze_at=self.steps.unfreeze_at,
             model=self.steps.given_model,
+            inducing_origin=self.origin,
         )
 
     def to_the_end(

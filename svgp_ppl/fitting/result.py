@@ -14,6 +14,7 @@ from numpyro.infer.svi import SVIState
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.trend import last_bound
+from svgp_ppl.inducing_origin import ORIGIN
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.runtime.checkpoints import Stored, read, write
 from svgp_ppl.runtime.nested import flattened, rebuilt
@@ -36,6 +37,7 @@ class Fit:
         seconds: Time for the steps.
         unfreeze_at: Parameter -> step at which it was, or will be, unfrozen.
         model: The model that was fitted; None where it is not known, after ``load``.
+        inducing_origin: Digests of the arguments that the model computes z from.
 
     Example:
         >>> fitted.losses.shape, sorted(fitted.params)
@@ -52,6 +54,7 @@ class Fit:
     seconds: float = 0.0
     unfreeze_at: Mapping[str, int] = field(default_factory=dict)
     model: Callable | None = None
+    inducing_origin: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         losses = np.asarray(self.losses, np.float64)
@@ -109,6 +112,7 @@ class Fit:
         record["params"], layouts = flattened(self.params)
         rebuilt(record["params"], layouts)  # or it could not be loaded
         record["layouts"] = json.dumps(layouts)
+        record[ORIGIN] = json.dumps(dict(self.inducing_origin))
         write(path, "fit", record, self.state)
 
     @staticmethod
@@ -128,6 +132,7 @@ class Fit:
         """
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
+        record[ORIGIN] = json.loads(record.pop(ORIGIN, "{}"))
         params = rebuilt(record.pop("params"), layouts)
         params = jax.tree.map(jnp.asarray, params)
         steps = record.get("unfreeze_at", {})

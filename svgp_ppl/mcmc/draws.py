@@ -12,6 +12,7 @@ from jax.scipy.special import logsumexp
 
 from svgp_ppl.diagnostics import Axes, to_arviz
 from svgp_ppl.handlers import trace_of
+from svgp_ppl.inducing_origin import ORIGIN
 from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
@@ -73,6 +74,7 @@ def as_arviz(
             "num_gradients": int(chains.num_gradients),
             "sampler": sampler[0],
             "sampler_settings": json.dumps(sampler[1], default=str),
+            ORIGIN: json.dumps(target.inducing_origin),
             **attrs,
         },
     )

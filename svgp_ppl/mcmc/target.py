@@ -29,6 +29,7 @@ from svgp_ppl.handlers import (
     subsampled,
     trace_of,
 )
+from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations.observed import Data as Observed
@@ -164,6 +165,12 @@ class Target:
             return function(trace_of(model, args, kwargs, key=key, values=params))
 
         return look(facts, self._args, self._kwargs, key, params)
+
+    @property
+    def inducing_origin(self) -> dict[str, str]:
+        """Digests of the arguments that the model computes z from, by name."""
+        given = self._args, self._kwargs, self.data.params
+        return origin_of_z(self._model, *given)
 
     def _can_collapse(self, key, params: dict) -> bool:
         """Whether v can be integrated out of the model."""

@@ -12,6 +12,7 @@ from jax import random
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
 from svgp_ppl.handlers import is_inducing, is_layer
+from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.observations import expected_of
 from svgp_ppl.observations.observed import (
     Data,
@@ -73,6 +74,7 @@ class Groups:
             taken, self._shape = posterior, (1, num_draws)
         else:
             taken = take_posterior(posterior, params)
+            require_same_z(posterior, model, args, kwargs)
             self._shape = _chains_and_draws(posterior, taken, num_draws)
         if isinstance(taken, Guide):
             taken = _draws_of_guide(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import PosteriorModel
@@ -56,6 +57,7 @@ def predict(
     """
     if key is not None:
         require_key(key, "key")
+    require_same_z(posterior, model, args, kwargs)
     runs = PosteriorModel(model, take_posterior(posterior, params), args, kwargs, key)
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws

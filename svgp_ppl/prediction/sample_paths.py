@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
+from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
 from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel, observed
 
@@ -74,6 +75,7 @@ def draw_functions(
     num_draws = require_count(num_draws, "num_draws")
     num_features = require_count(num_features, "num_features")
     taken = take_posterior(posterior, params)
+    require_same_z(posterior, model, args, kwargs)
     key_choice, key_model, key_runs, key_functions = random.split(key, 4)
     runs = PosteriorModel(model, taken, args, kwargs, key_model, points=True)
     numbers = _numbers_of_a_draw(runs, method, num_features)
