@@ -28,7 +28,7 @@ from svgp_ppl.handlers import (
     require_fitting_plates,
     require_new_site,
 )
-from svgp_ppl.kernels import NOT_NEGATIVE, as_kernel, kernel_values
+from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected, expected_of
@@ -63,8 +63,8 @@ def sparse_gp(
         name: Name of the site.
         kernel: A kernel of ``svgp_ppl.kernels``, a tinygp kernel, or a function
             k(x, x') of two points [D].
-        z: Inducing inputs, [M, D]; may be a ``numpyro.param`` or a sample site. Or
-            other inducing features of ``svgp_ppl.features``: ``Fourier``,
+        z: Inducing inputs, [M, D]; may be a ``numpyro.param`` or a sample site, and
+            not computed from the x at which the model is run. Or other inducing features of ``svgp_ppl.features``: ``Fourier``,
             ``Derivative``, ``integral``, any object with ``k_uu``, ``k_uf`` and a
             length.
         mean: Mean function x [N, D] -> [N] (or [N, num_outputs]); None for zero.
@@ -85,8 +85,9 @@ def sparse_gp(
 
     Example:
         >>> import svgp_ppl as gp
+        >>> z = gp.inducing.kmeans(x, 10)  # outside: x is another where we predict
         >>> def model(x, y=None):
-        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), x[::10])
+        ...     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), z)
         ...     with numpyro.plate("data", len(x)):
         ...         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
     """
@@ -142,7 +143,7 @@ def _require_values(name: str, kernel, jitter) -> None:
         if value is None:
             raise ValueError(f"{what} must be a positive number, and is None.")
         # A term of a sum may vanish; an infinite lengthscale drops a column.
-        may_vanish = field.endswith((".variance", *NOT_NEGATIVE))
+        may_vanish = field.endswith((".variance", "_variance", "_variances", "offset"))
         is_length = field.endswith("lengthscale")
         require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
     if jitter is not None:

@@ -9,7 +9,6 @@ import svgp_ppl.kernels.spectral  # noqa: F401
 from svgp_ppl.kernels.adapters import FunctionKernel, TinygpKernel, as_kernel
 from svgp_ppl.kernels.dot_product import ArcCosine, Linear, Polynomial
 from svgp_ppl.kernels.kernel import (
-    NOT_NEGATIVE,
     Constant,
     Kernel,
     Product,
@@ -28,7 +27,6 @@ from svgp_ppl.kernels.stationary import (
 )
 
 __all__ = [
-    "NOT_NEGATIVE",
     "RBF",
     "ArcCosine",
     "Constant",

@@ -14,8 +14,6 @@ from svgp_ppl.kernels.pairs import AllPairs, Pairs, RowPairs
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = [
-    "NOT_NEGATIVE",
-    "POSITIVE",
     "Constant",
     "Kernel",
     "Product",
@@ -64,8 +62,8 @@ def per_column(name: str, value: Value, width: int) -> Array:
     return value
 
 
-POSITIVE = ("lengthscale", "variance", "period", "alpha")
-NOT_NEGATIVE = ("offset", "weight_variances", "bias_variance")
+_POSITIVE = ("lengthscale", "variance", "period", "alpha")
+_NOT_NEGATIVE = ("offset", "weight_variances", "bias_variance")
 
 
 def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
@@ -77,7 +75,7 @@ def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
         name = f"{prefix}{part.name}"
         if dataclasses.is_dataclass(value):
             values |= kernel_values(value, f"{name}.")
-        elif part.name in POSITIVE + NOT_NEGATIVE:
+        elif part.name in _POSITIVE + _NOT_NEGATIVE:
             values[name] = value
     return values
 
