@@ -9,7 +9,7 @@ stack of handlers. A site is recognised here, and each kind in one way:
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
 import jax
@@ -436,15 +436,15 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
         )
 
 
-def require_all_rows(sites: dict[str, dict]) -> None:
-    """Raise if a plate takes new rows in every run: a function needs its inputs."""
+def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:
+    """Raise if a plate takes new rows in every run, and not all of those of a batch."""
     for name, site in sites.items():
         if site["type"] == "plate":
             size, subsample_size = site["args"]
-            if subsample_size not in (None, size):
+            if subsample_size not in (None, size, *lengths):
                 raise ValueError(
                     f"plate '{name}' takes {subsample_size} of {size} rows, different "
-                    "ones in every run, and functions are drawn at all rows: make the "
+                    "ones in every run, and a prediction is at all rows: make the "
                     "plate as long as x, without subsample_size. (Its size may be an "
                     "argument of the model.)"
                 )

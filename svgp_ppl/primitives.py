@@ -64,9 +64,9 @@ def sparse_gp(
         kernel: A kernel of ``svgp_ppl.kernels``, a tinygp kernel, or a function
             k(x, x') of two points [D].
         z: Inducing inputs, [M, D]; may be a ``numpyro.param`` or a sample site, and
-            not computed from the x at which the model is run. Or other inducing features of ``svgp_ppl.features``: ``Fourier``,
-            ``Derivative``, ``integral``, any object with ``k_uu``, ``k_uf`` and a
-            length.
+            not computed from the x at which the model is run. Or other inducing
+            features of ``svgp_ppl.features``: ``Fourier``, ``Derivative``,
+            ``integral``, any object with ``k_uu``, ``k_uf`` and a length.
         mean: Mean function x [N, D] -> [N] (or [N, num_outputs]); None for zero.
         num_outputs: Number of independent processes that share kernel and z; None
             for one, without an axis for it.

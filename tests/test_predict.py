@@ -510,3 +510,21 @@ def test_a_model_with_other_names_is_refused():
             ValueError, match=r"\['sigma'\], and .* \['scale'\], of which"
         ):
             ask()
+
+
+def test_rows_drawn_inside_of_the_model_are_no_prediction():
+    def drawn(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x), subsample_size=4) as rows:
+            y = None if y is None else y[rows]
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x[rows]), obs=y)
+
+    def batched(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        with numpyro.plate("data", 1000, subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
+
+    draws = {"f": jnp.ones((2, len(GAUSSIAN_Z)))}
+    with pytest.raises(ValueError, match="takes 4 of 9 rows, different ones in every"):
+        gp.predict(drawn, draws, jnp.asarray(X_NEW))
+    assert gp.predict(batched, draws, X_NEW)["y"].mean.shape == (9,)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from svgp_ppl.diagnostics.pareto import good_shape
 from svgp_ppl.diagnostics.posterior import group, load_arviz, to_arviz
 
 __all__ = ["LOO", "WAIC", "loo", "waic"]
@@ -85,7 +86,7 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
         num_parameters=num_parameters,
         pointwise=pointwise,
         pareto_k=pareto_k,
-        good_k=float(min(1 - 1 / np.log10(num_draws), 0.7)) if num_draws > 1 else 0.0,
+        good_k=good_shape(num_draws),
     )
 
 

@@ -58,7 +58,7 @@ def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
             counts=jnp.broadcast_to(mask, (expected.latent.num_data,)),
             score=score[:, None] if marginal.is_single else score,
             curvature=-(slope + jnp.swapaxes(slope, -1, -2)),
-            unexplained=_given_v(expected.latent).covariance,
+            unexplained=expected.latent.at_inducing_mean().covariance,
             moments=_moments_of_data(expected, site["value"], mask),
         )
     return found
@@ -97,24 +97,6 @@ def _covariance(marginal: Any) -> Array:
     if marginal.is_single:
         return marginal.variance[..., None, None]
     return marginal.variance[..., None] * jnp.eye(marginal.variance.shape[-1])
-
-
-def _given_v(latent: Any) -> Any:
-    """The latent at v = 0: its mean is the offset b, its covariance the residual's."""
-
-    def closed(view):
-        process = view.process
-        outputs = () if process.num_outputs is None else (process.num_outputs,)
-        dtype = process.scale_tril.dtype
-        origin = jnp.zeros((*outputs, len(process.features)), dtype)
-        qv = dist.Delta(origin, event_dim=origin.ndim)
-        return replace(view, process=replace(process, qv=qv))
-
-    terms = tuple(
-        {(closed(view), p): weight for (view, p), weight in of_one.items()}
-        for of_one in latent.terms
-    )
-    return replace(latent, terms=terms)
 
 
 # --------------------------------------------------------------- processes at their x
@@ -264,7 +246,7 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
             expected = expected_of(site)
             if expected is None:
                 continue
-            start = _given_v(expected.latent).marginal()
+            start = expected.latent.at_inducing_mean().marginal()
             shift = jnp.zeros((len(expected.latent.terms), expected.latent.num_data))
             for (at, process, _), seen in inputs.items():
                 if at == name:

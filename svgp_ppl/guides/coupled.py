@@ -85,18 +85,24 @@ class AutoCoupled(ProcessGuide):
         self, shapes: Shapes, param: Callable
     ) -> dict[str, dist.Distribution | Group]:
         """A Gaussian for each block, and for each process in none."""
-        blocks = [list(shapes)] if self.blocks is None else self.blocks
         found: dict[str, dist.Distribution | Group] = {}
-        free = dict(shapes)
-        for names in blocks:
-            members = {name: free.pop(name) for name in names}
-            group = "_".join([self.prefix, *members])
+        for group, members in self._members(shapes).items():
+            if members is None:
+                stem, shape = f"{self.prefix}_{group}", shapes[group]
+                start = off_zero(shape) if self._is_product else None
+                found[group] = gaussian(stem, shape, param, start=start)
+                continue
             size = sum(math.prod(shape) for shape in members.values())
             start = self._off_zero(list(members.values()))
             scale = 1.0 if start is None else _NARROW
             joint = gaussian(group, (size,), param, scale=scale, start=start)
             found[group] = Group(joint, members)
-        for name, shape in free.items():
-            start = off_zero(shape) if self._is_product else None
-            found[name] = gaussian(f"{self.prefix}_{name}", shape, param, start=start)
         return found
+
+    def _members(self, shapes: Shapes) -> dict[str, Shapes | None]:
+        """Name of a block -> its members; of a process in none -> None."""
+        free, blocks = dict(shapes), {}
+        for names in [list(free)] if self.blocks is None else self.blocks:
+            members = {name: free.pop(name) for name in names}
+            blocks["_".join([self.prefix, *members])] = members
+        return blocks | dict.fromkeys(free)

@@ -103,7 +103,7 @@ class AutoSites(AutoCoupled):
                 name: _sites_at(
                     members or {name: self._shapes[name]}, found, members is not None
                 )
-                for name, members in self._members().items()
+                for name, members in self._members(self._shapes).items()
             }
 
     def _make_rest(self, model: Callable) -> AutoGuide:
@@ -112,20 +112,12 @@ class AutoSites(AutoCoupled):
         at_centre = init_to_value(values=self._centre)
         return self._rest_of(model, init_loc_fn=at_centre)
 
-    def _members(self) -> dict[str, Shapes | None]:
-        """Name of a group -> its members; None for a process by itself."""
-        free, groups = dict(self._shapes), {}
-        for names in [list(free)] if self.blocks is None else self.blocks:
-            members = {name: free.pop(name) for name in names}
-            groups["_".join([self.prefix, *members])] = members
-        return groups | dict.fromkeys(free)
-
     def _of_run(
         self, values: dict, args: tuple, kwargs: dict
     ) -> dict[str, tuple[Any, Shapes | None]]:
         priors = self._priors(values, args, kwargs)
         groups = {}
-        for name, members in self._members().items():
+        for name, members in self._members(self._shapes).items():
             shapes = members or {name: self._shapes[name]}
             shape = _shape_of(shapes, is_stacked=members is not None)
             projection, data = self._sites(name, shape, is_stacked=members is not None)
@@ -182,7 +174,7 @@ class AutoSites(AutoCoupled):
 
     def variational_names(self, params: dict) -> set[str]:
         """Names of the parameters of q(v | θ), among those of a fit."""
-        groups = self._members().items()
+        groups = self._members(self._shapes).items()
         stems = [self._stem(name, members is not None) for name, members in groups]
         return {f"{stem}_{kind}" for stem in stems for kind in ("projection", "data")}
 
@@ -197,7 +189,7 @@ class AutoSites(AutoCoupled):
             **kwargs: Keyword arguments of the model.
         """
         set_up(self, rng_key, args, kwargs)
-        auxiliary = set(self._members()) - set(self._shapes)
+        auxiliary = set(self._members(self._shapes)) - set(self._shapes)
 
         def one(key):
             run: Any = seed(substitute(self, data=dict(params)), key)

@@ -176,6 +176,7 @@ class PosteriorModel:
     @cached_property
     def _facts(self) -> _Facts:
         def facts(guide_trace, sites) -> _Facts:
+            require_all_rows(sites, _lengths((self._args, self._kwargs)))
             _require_params({**guide_trace, **sites}, self.posterior)
             if isinstance(self.posterior, Samples):
                 _require_draws(sites, self.posterior, self.key)
@@ -400,6 +401,11 @@ def _require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) 
         "of the guide and of the model together: fit.params of gp.fit, "
         "svi.get_params(state) of numpyro.infer.SVI."
     )
+
+
+def _lengths(arguments: Any) -> set[int]:
+    """Numbers of rows of the arguments of a model."""
+    return {len(leaf) for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)}
 
 
 def _require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -> None:
