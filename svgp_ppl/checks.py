@@ -228,13 +228,14 @@ def require_positive(
         raise ValueError(f"{what} must be {kind}, and is {array[~good][0]}.")
 
 
-def checked_inputs(x, what: str, like=None):
+def checked_inputs(x, what: str, like=None, rows: str = "N"):
     """The inputs x as a floating point array [N, D].
 
     Args:
         x: Array-like.
         what: Its name in error messages.
         like: Inducing inputs [M, D] whose width x must have, or None.
+        rows: Letter of their number in error messages.
 
     Raises:
         ValueError: Wrong rank, no rows, wrong width, or values that are not finite.
@@ -243,7 +244,9 @@ def checked_inputs(x, what: str, like=None):
     shape = np.shape(x)
     if len(shape) != 2:
         advice = " For one column add [:, None]." if len(shape) == 1 else ""
-        raise ValueError(f"{what} must have shape [N, D] and have {shape}.{advice}")
+        raise ValueError(
+            f"{what} must have shape [{rows}, D] and have {shape}.{advice}"
+        )
     if 0 in shape:
         raise ValueError(f"{what} are empty: their shape is {shape}.")
     if like is not None and shape[1] != np.shape(like)[1]:

@@ -196,9 +196,9 @@ def _counts(m: Count, width: int) -> tuple[int, ...]:
     side = round(_positive(m) ** (1 / width))
     if side**width != m:
         raise ValueError(
-            f"expected m to be a power {width} (such as {side**width}), because x has "
-            f"{width} columns; got {m}. A tuple gives the number along each column, "
-            f"such as m={(side,) * width}"
+            f"expected m to be the number of points of a grid in {width} columns, "
+            f"such as {side**width} = {' * '.join([str(side)] * width)}; got {m}. A "
+            f"tuple gives the number along each column, such as m={(side,) * width}"
         )
     return (side,) * width
 

@@ -145,7 +145,10 @@ def _require_values(name: str, kernel, jitter) -> None:
         # A term of a sum may vanish; an infinite lengthscale drops a column.
         may_vanish = field.endswith((".variance", "_variance", "_variances", "offset"))
         is_length = field.endswith("lengthscale")
-        require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
+        try:
+            require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
+        except ValueError as error:
+            raise ValueError(f"{error} A prior of it is on positive numbers.") from None
     if jitter is not None:
         what = f"the jitter of process '{name}'"
         if np.ndim(jitter):

@@ -187,7 +187,11 @@ def test_errors_explain(method, x, m, message):
 @pytest.mark.parametrize(
     ("x", "m", "message"),
     [
-        (_normal(9), 10, r"a power 2 \(such as 9\).*got 10.*such as m=\(3, 3\)"),
+        (
+            _normal(9),
+            10,
+            r"a grid in 2 columns, such as 9 = 3 \* 3; got 10.*such as m=\(3, 3\)",
+        ),
         (_normal(9), (3,), r"a tuple m with 2 numbers.*got \(3,\)"),
         (_normal(9), (3, 0), "positive int for m.*got 0"),
         (np.ones((4, 2)), 4, "column 0 is constant: put 1 in its place"),

@@ -1,5 +1,7 @@
 """Mistakes that once gave a number without a word."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -516,3 +518,36 @@ def test_two_threads_may_fit():
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(one, (0, 1)))
     np.testing.assert_array_equal(together, alone)
+
+
+def test_a_guide_of_another_model_is_noticed():
+    def model(x, y=None, *, more=False):
+        scale = numpyro.sample("scale", dist.LogNormal())
+        variance = numpyro.sample("variance", dist.LogNormal()) if more else 1.0
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+    def longer(x, y=None):
+        model(x, y, more=True)
+
+    def shorter(x, y=None):
+        model(x, y)
+
+    options = {"num_steps": 2, "progress": False}
+    data = COUNTS_X, np.sin(COUNTS_X[:, 0])
+    with pytest.warns(UserWarning, match=r"the guide has no site \['variance'\]"):
+        gp.fit(random.key(0), longer, gp.AutoGaussian(shorter), *data, **options)
+    with pytest.warns(UserWarning, match=r"has a site \['variance'\], and the model"):
+        gp.fit(random.key(0), shorter, gp.AutoGaussian(longer), *data, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = gp.fit(random.key(0), shorter, None, *data, **options)
+    with pytest.raises(ValueError, match="the model comes before"):
+        gp.fit(random.key(0), gp.AutoGaussian(shorter), shorter, *data, **options)
+    with pytest.raises(KeyError, match="no observe site 'f', only 'y'"):
+        fit.predict(COUNTS_X)["f"]
+    with pytest.raises(ValueError, match="hold NaN or infinity"):
+        gp.diagnostics.report(fit, COUNTS_X, np.full(len(COUNTS_X), np.nan))
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        fit.save("no such folder/fit.npz")

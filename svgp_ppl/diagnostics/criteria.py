@@ -31,6 +31,10 @@ class LOO(NamedTuple):
     pareto_k: np.ndarray
     good_k: float
 
+    def __repr__(self) -> str:
+        bad = f"{np.sum(self.pareto_k > self.good_k)} of {len(self.pareto_k)}"
+        return f"LOO({_in_words(self)}, {bad} with pareto_k above {self.good_k:.2f})"
+
 
 class WAIC(NamedTuple):
     """What :func:`waic` returns.
@@ -46,6 +50,15 @@ class WAIC(NamedTuple):
     standard_error: float
     num_parameters: float
     pointwise: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"WAIC({_in_words(self)})"
+
+
+def _in_words(found: LOO | WAIC) -> str:
+    """Without the terms of single data."""
+    elpd = f"elpd {found.elpd:.2f} ± {found.standard_error:.2f} nats"
+    return f"{elpd}, {found.num_parameters:.1f} parameters"
 
 
 def loo(posterior: Any, site: str | None = None) -> LOO:

@@ -41,7 +41,8 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
                 f"{z.__name__}. Make an object of it first: {z.__name__}(...)."
             )
         return z
-    return Points(checked_inputs(z, f"the inducing inputs z of process '{name}'"))
+    what = f"the inducing inputs z of process '{name}'"
+    return Points(checked_inputs(z, what, rows="M"))
 
 
 def as_functional(x: Any, process: Any) -> LinearFunctional:

@@ -22,7 +22,7 @@ from numpyro.infer.autoguide import AutoGuide
 from svgp_ppl.diagnostics.fitted import Data, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
-from svgp_ppl.fitting.checks import require_shared_latents
+from svgp_ppl.fitting.checks import require_shared_latents, require_valid_rows
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of
 from svgp_ppl.fitting.result import Fit
@@ -94,6 +94,7 @@ def fitted_of(fit: Fit, *args, **kwargs) -> Fitted:
             "a fit that was loaded from a file, with a guide written by hand, does not "
             "know its model: gp.Fit.load(path, guide, model)."
         )
+    require_valid_rows(model, Whole(args, kwargs), random.key(_SEED))
     return Fitted(losses, _Assessment(fit, model, args, kwargs).data())
 
 

@@ -5,6 +5,7 @@ that compares values of the bound.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -66,6 +67,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
     def facts(key, params) -> Facts:
         model_trace, guide_trace = steps.traces(key, params)
         _require_reparameterised(steps.loss, model_trace, guide_trace)
+        _warn_of_other_sites(model_trace, guide_trace)
         _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):
             sizes = steps.data.num_rows, steps.data.batch_size
@@ -178,6 +180,33 @@ def _require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -
                 "Use loss=gp.MarginalELBO() (the default) for processes, "
                 "or numpyro.infer.TraceGraph_ELBO()."
             )
+
+
+def _warn_of_other_sites(model_trace: dict, guide_trace: dict) -> None:
+    """Say which latent sites only the model has, and which only the guide."""
+
+    def latent(trace: dict[str, dict]) -> set[str]:
+        return {
+            name
+            for name, site in trace.items()
+            if site["type"] == "sample"
+            and not (site["is_observed"] or is_layer(site) or expected_of(site))
+            and not {"is_auxiliary", "enumerate"} & {*site["infer"]}
+        }
+
+    of_model, of_guide = latent(model_trace), latent(guide_trace)
+    if missing := sorted(of_model - of_guide):
+        warnings.warn(
+            f"the guide has no site {missing}: drawn from the prior at every step, as "
+            "if the data said nothing about it. Was the guide made of this model?",
+            stacklevel=2,
+        )
+    if unknown := sorted(of_guide - of_model):
+        warnings.warn(
+            f"the guide has a site {unknown}, and the model has none of that name. Was "
+            "the guide made of this model?",
+            stacklevel=2,
+        )
 
 
 def _require_nothing_mutable(sites: dict[str, dict]) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import random
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -50,8 +51,9 @@ _ADAM = optax.adam(1e-2)
 
 _UNSAVED = "the fit goes on, and is returned at the end: fit.save(another_path)."
 _OTHER_FIT = (
-    "init= was fitted with another model, guide, optimiser, freeze= or precision: {}. "
-    "To start a new optimiser from its parameters, pass init=(fit.guide, fit.params)."
+    "init= was fitted with another model, guide, optimiser, freeze= or precision. A "
+    "new optimiser starts from its parameters by init=(fit.guide, fit.params). What "
+    "differs: {}."
 )
 
 
@@ -141,7 +143,7 @@ def fit(
         guide = None
     require_arguments(model, args, kwargs, fit)
     guide = AutoGaussian(model) if guide is None else guide
-    _require_objects(guide, optimizer, loss, tolerance)
+    _require_objects(model, guide, optimizer, loss, tolerance)
     num_steps = require_count(num_steps, "num_steps")
     patience = None if patience is None else require_count(patience, "patience")
     file = None if checkpoint is None else Checkpoint(checkpoint, "fit", _UNSAVED)
@@ -220,8 +222,12 @@ def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
     return {**late, **(freeze or {})} or None
 
 
-def _require_objects(guide, optimizer, loss, tolerance) -> None:
+def _require_objects(model, guide, optimizer, loss, tolerance) -> None:
     """Refuse a class, a number or a name in place of a guide, optimiser or loss."""
+    if isinstance(model, AutoGuide):
+        raise ValueError(
+            "the model comes before its guide: fit(key, model, guide, ...)."
+        )
     if isinstance(guide, type):
         raise ValueError(
             f"guide must be an object such as gp.AutoGaussian(model), and is {guide!r}."

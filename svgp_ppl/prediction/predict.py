@@ -72,4 +72,14 @@ def predict(
     else:
         num_draws = require_count(num_draws, "num_draws")
     sites = ObserveSites(runs, num_draws, chunk_size)
-    return {name: Prediction(sites, name) for name in runs.num_data}
+    return _BySite({name: Prediction(sites, name) for name in runs.num_data})
+
+
+class _BySite(dict):
+    """Predictions by site."""
+
+    def __missing__(self, name):
+        raise KeyError(
+            f"there is no observe site {name!r}, only {', '.join(map(repr, self))}; "
+            "moments of its latent are latent_mean and latent_variance."
+        )

@@ -118,6 +118,10 @@ def write(
             head["plain"][name] = value
 
     path = _place(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {path.parent} to write {path.name}."
+        )
     with _part_of(path) as (part, file):
         np.savez(file, head=np.array(json.dumps(head)), **arrays)
         file.flush()
