@@ -87,9 +87,23 @@ def data_array(value, what: str) -> Any:
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
             "first: np.asarray(..., dtype=float). Code text as numbers or leave it out."
         )
+    _require_representable(array, what)
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))  # files from other machines
     return array
+
+
+def _require_representable(array, what: str) -> None:
+    """Refuse whole numbers that JAX would wrap around, where it has 32 bits."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    is_cut = np.issubdtype(array.dtype, np.integer) and dtype != array.dtype
+    if is_cut and isinstance(array, np.ndarray) and array.size:
+        ends, limits = (array.min(), array.max()), np.iinfo(dtype)
+        if ends[0] < limits.min or ends[1] > limits.max:
+            raise ValueError(
+                f"{what} hold the number {max(ends, key=abs)}, which has no place in "
+                f"{dtype}. Write numpyro.enable_x64() before anything else."
+            )
 
 
 def is_real(array) -> bool:

@@ -12,7 +12,7 @@ from jax import random
 from numpyro.primitives import mutable
 
 import svgp_ppl as gp
-from tests.models import COUNTS_X, COUNTS_Y, counts_z
+from tests.models import COUNTS_X, COUNTS_Y, counts_z, unseen
 
 DATA = (COUNTS_X, COUNTS_Y)
 
@@ -551,3 +551,16 @@ def test_a_guide_of_another_model_is_noticed():
         gp.diagnostics.report(fit, COUNTS_X, np.full(len(COUNTS_X), np.nan))
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         fit.save("no such folder/fit.npz")
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_counts_beyond_32_bits(precision):
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    x, y = unseen(COUNTS_X, COUNTS_Y.astype(np.int64))
+    with pytest.raises(ValueError, match=r"42949\d+, which has no place in int32"):
+        gp.fit(random.key(0), model, None, x, y + 2**32, num_steps=1)
+    gp.fit(random.key(0), model, None, x, y, num_steps=1, progress=False)

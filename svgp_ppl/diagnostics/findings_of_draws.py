@@ -173,7 +173,7 @@ def disagreeing_chains(run: Run) -> list[Finding]:
             longer_warmup(run),
             better_start(run),
         )
-    worst = "undefined" if np.isnan(bad[name]) else f"{bad[name]:.2f}"
+    worst = "undefined" if np.isnan(bad[name]) else f"{bad[name]:.3f}"
     return [
         Finding(
             f"The chains disagree: R-hat above {_LARGEST_RHAT} in {len(bad)} of "

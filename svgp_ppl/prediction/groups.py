@@ -170,6 +170,7 @@ class Groups:
             groups["observed_data"] = {
                 name: known_part(data.values, data) for name, data in self.data.items()
             }
+        _require_same_rows(self._add_to, groups)
         # What is not among the groups may be held by a posterior at other inputs.
         names = {name for content in groups.values() for name in content}
         shapes, plates = (
@@ -246,6 +247,22 @@ def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> S
         batch_size=min(num_draws, 64),
     )
     return Samples(found, guide.params)
+
+
+def _require_same_rows(add_to, groups: dict[str, Any]) -> None:
+    """Refuse draws of other data than those of the object they are to be added to."""
+    if add_to is None or "observed_data" not in add_to:
+        return
+    known = group(add_to, "observed_data")
+    drawn = {} if "observed_data" in groups else groups.get("posterior_predictive", {})
+    for name, values in drawn.items():
+        rows = np.shape(values)[2:3]
+        if name in known and rows != known[name].shape[:1]:
+            raise ValueError(
+                f"add_to holds {len(known[name])} data of site '{name}', and these are "
+                f"draws of {rows[0]}: plots would put them side by side. Leave out "
+                "add_to for other inputs (or pass y, if rows of it are masked)."
+            )
 
 
 def _require_arviz(add_to) -> None:
