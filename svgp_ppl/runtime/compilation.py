@@ -361,8 +361,7 @@ def _identity(part: Any, seen: set[int]) -> Hashable:
         fields = dataclasses.fields(part)
         values = tuple(of(getattr(part, field.name)) for field in fields)
         return type(part), values
-    is_immutable = isinstance(part, jax.Array | np.generic)
-    if hasattr(type(part), "__array__") and not is_immutable:
+    if _can_be_written_into(part):
         return _contents(part)
     if inspect.ismethod(part):  # a new object at every access
         return of(part.__self__), part.__func__.__name__
@@ -419,6 +418,11 @@ def _names(code: Any) -> set[str]:
     """Global names of a function, and of those defined inside it."""
     inner = [c for c in code.co_consts if inspect.iscode(c)]
     return set(code.co_names).union(*map(_names, inner))
+
+
+def _can_be_written_into(part: Any) -> bool:
+    is_immutable = isinstance(part, jax.Array | np.generic)
+    return hasattr(type(part), "__array__") and not is_immutable
 
 
 def _contents(part: Any) -> Hashable:
