@@ -265,7 +265,7 @@ def test_arguments_that_do_not_fit_are_refused(fitted, draws):
         gp.log_likelihood(random.key(0), model, fitted, COUNTS_X)
     with pytest.raises(ValueError, match="add_to must be an ArviZ object"):
         gp.posterior_predictive(random.key(0), model, fitted, COUNTS_X, add_to={})
-    with pytest.raises(ValueError, match="add_to holds 20 data .* draws of 3: plots"):
+    with pytest.raises(ValueError, match=r"add_to holds 20 data .* draws of 3: plots"):
         gp.posterior_predictive(random.key(0), model, draws, COUNTS_X[:3], add_to=draws)
     with pytest.raises(ValueError, match="random key"):
         gp.posterior_predictive(0, model, fitted, COUNTS_X)

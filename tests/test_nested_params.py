@@ -162,6 +162,7 @@ def test_layouts_survive_json():
         flattened({**tree, "c.0": 1.0})
 
 
+@pytest.mark.slow
 def test_a_flow_is_a_guide_of_the_rest():
     guide = gp.AutoSites(
         model, fit(model), rest=lambda m: AutoIAFNormal(m, num_flows=1)
