@@ -512,6 +512,21 @@ def test_a_model_with_other_names_is_refused():
             ask()
 
 
+def test_a_new_latent_site_is_drawn_from_its_prior():
+    def model(x, y=None, *, is_new=False):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        g = gp.sparse_gp("g", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        shift = numpyro.sample("shift", dist.Normal(50.0, 0.1)) if is_new else 0.0
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + g(x) + shift, obs=y)
+
+    guide = gp.AutoCoupled(model)  # it has a site of its own, for both
+    options = {"num_steps": 2, "progress": False}
+    fit = gp.fit(random.key(0), model, guide, GAUSSIAN_X, GAUSSIAN_Y, **options)
+    found = gp.predict(model, fit, X_NEW, is_new=True, key=random.key(1))["y"]
+    np.testing.assert_allclose(found.mean, 50.0, atol=3.0)
+
+
 def test_rows_drawn_inside_of_the_model_are_no_prediction():
     def drawn(x, y=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)

@@ -409,13 +409,13 @@ def _lengths(arguments: Any) -> set[int]:
 
 
 def _require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -> None:
-    """Refuse a model whose latent sites have other names than those of the guide.
+    """Refuse other names of latent sites, which would be drawn from their priors.
 
-    A part of the model that was fitted lacks some of them, and new groups have new
-    ones; where both is the case, a site would silently be drawn from its prior.
+    A part of a model lacks some, and new groups have new ones; both is a mistake.
     """
     known = {n for n, site in guide_trace.items() if site["type"] == "sample"}
-    lacking = known - {*sites}
+    own = {n for n in known if "is_auxiliary" in guide_trace[n]["infer"]}
+    lacking = known - own - {*sites}
     unknown = {n for n, site in sites.items() if is_latent(site)} - known
     if lacking and unknown:
         raise ValueError(
