@@ -564,3 +564,49 @@ def test_counts_beyond_32_bits(precision):
     with pytest.raises(ValueError, match=r"42949\d+, which has no place in int32"):
         gp.fit(random.key(0), model, None, x, y + 2**32, num_steps=1)
     gp.fit(random.key(0), model, None, x, y, num_steps=1, progress=False)
+
+
+def test_values_that_make_no_kernel_and_no_likelihood():
+    for kernel, name in (
+        (gp.kernels.ArcCosine(weight_variances=-1.0), "weight_variances"),
+        (gp.kernels.ArcCosine(bias_variance=-1.0), "bias_variance"),
+        (gp.kernels.Polynomial(2, offset=-1.0), "offset"),
+    ):
+        with pytest.raises(ValueError, match=f"the {name} of process 'f' must be"):
+            gp.sparse_gp("f", kernel, counts_z())
+    with numpyro.handlers.seed(rng_seed=0):
+        gp.sparse_gp("f", gp.kernels.Polynomial(2, offset=0.0), counts_z())
+    with pytest.raises(ValueError, match="scale of a GPRN likelihood must be positive"):
+        gp.likelihoods.GPRN(2, 1, -1.0)
+    log = dist.transforms.ExpTransform().inv
+    with pytest.raises(ValueError, match="scale of a Warped likelihood must be positi"):
+        gp.likelihoods.Warped(log, 0.0)
+
+
+def test_what_is_combined_and_observed_by_mistake():
+    kernel = gp.kernels.RBF(1.0, 0.9)
+    for combine in (lambda: kernel + abs, lambda: kernel * abs):
+        with pytest.raises(TypeError, match=r"kernels\.as_kernel"):
+            combine()
+    with pytest.raises(ValueError, match="a process for each kernel"):
+        gp.sparse_gp("f", [kernel, kernel], counts_z())
+
+    def layers(x, y=None):
+        f = gp.sparse_gp("f", kernel, counts_z())
+        g = gp.sparse_gp("g", kernel, counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), g(f(x)), obs=y)
+
+    def chooses(x, y=None):
+        f = gp.sparse_gp("f", kernel, gp.inducing.grid(x, 5))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    options = {"num_steps": 2, "progress": False}
+    data = COUNTS_X, COUNTS_Y
+    with pytest.raises(ValueError, match=r"are a latent, .*gp\.propagate"):
+        gp.fit(random.key(0), layers, None, *data, **options)
+    with pytest.raises(ValueError, match="no values inside of a model: choose z"):
+        gp.fit(random.key(0), chooses, None, jnp.asarray(COUNTS_X), COUNTS_Y, **options)
+    with pytest.raises(ValueError, match=r"A tuple such as \(x, y\) is passed as its"):
+        gp.fit(random.key(0), chooses, None, (COUNTS_X, COUNTS_Y[:3]), **options)
