@@ -201,3 +201,4 @@ def test_weights_are_smoothed_as_arviz_does(degrees):
     np.testing.assert_allclose(pareto_shape(log_weights), shape, atol=1e-12)
     log_weights[3] = -np.inf
     assert smoothed(log_weights)[3] == -np.inf
+    np.testing.assert_array_equal(smoothed(np.array([-3.0])), 0.0)
