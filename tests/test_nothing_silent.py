@@ -583,6 +583,7 @@ def test_values_that_make_no_kernel_and_no_likelihood():
         gp.likelihoods.Warped(log, 0.0)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_is_combined_and_observed_by_mistake():
     kernel = gp.kernels.RBF(1.0, 0.9)
     for combine in (lambda: kernel + abs, lambda: kernel * abs):
