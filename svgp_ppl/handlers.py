@@ -437,7 +437,7 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
 
 
 def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:
-    """Raise if a plate takes new rows in every run, and not all of those of a batch."""
+    """Raise if a plate takes new rows in every run, not as many as an argument has."""
     for name, site in sites.items():
         if site["type"] == "plate":
             size, subsample_size = site["args"]

@@ -115,10 +115,10 @@ def _named(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, An
     named = {}
     for (_, which, *rest), leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
         if is_array(leaf):
-            name = getattr(which, "key", None)
+            name = getattr(which, "key", None)  # of a keyword
             if name is None:
-                after = f"argument {which.idx}"
-                name = positions[which.idx] if which.idx < len(positions) else after
+                i = which.idx
+                name = positions[i] if i < len(positions) else f"argument {i}"
             named[f"{name}{jax.tree_util.keystr(tuple(rest))}"] = leaf
     return named
 

@@ -148,7 +148,9 @@ def _require_values(name: str, kernel, jitter) -> None:
         try:
             require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
         except ValueError as error:
-            raise ValueError(f"{error} A prior of it is on positive numbers.") from None
+            raise ValueError(
+                f"{error} (A prior of it must be one of positive numbers.)"
+            ) from None
     if jitter is not None:
         what = f"the jitter of process '{name}'"
         if np.ndim(jitter):

@@ -94,7 +94,6 @@ def fitted_of(fit: Fit, *args, **kwargs) -> Fitted:
             "a fit that was loaded from a file, with a guide written by hand, does not "
             "know its model: gp.Fit.load(path, guide, model)."
         )
-    require_valid_rows(model, Whole(args, kwargs), random.key(_SEED))
     return Fitted(losses, _Assessment(fit, model, args, kwargs).data())
 
 
@@ -104,6 +103,7 @@ class _Assessment:
     def __init__(self, fit: Fit, model: Callable, args: tuple, kwargs: dict):
         self.params = dict(fit.params)
         self.rows: Whole | Minibatches = Whole(args, kwargs)
+        require_valid_rows(model, self.rows, random.key(_SEED))
         self.model, self.guide = all_rows(model), all_rows(fit.guide)
         leaves = [x for x in jax.tree.leaves((args, kwargs)) if is_array(x)]
         lengths = [len(x) for x in leaves if np.ndim(x)]

@@ -198,7 +198,8 @@ def _inducing_origin(
     model: Callable, args, kwargs, data: Whole | Minibatches, params: dict
 ) -> dict[str, str]:
     """What z is computed from, unless that is another thing in every step."""
-    origin = origin_of_z(model, *data.first(), params)
+    seen = data.at(data.block(0, 1, 1), 0)
+    origin = origin_of_z(model, *seen, params)
     for name in moved(origin, model, args, kwargs):
         raise ValueError(
             f"the inducing inputs are computed from {name}, of which every step has "

@@ -1,6 +1,7 @@
 """Kernels of the inner product xᵀx': linear maps, polynomials, wide neural networks."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -65,6 +66,8 @@ class Polynomial(Kernel):
     variance: Value = 1.0
     offset: Value = 1.0
 
+    not_negative: ClassVar = ("offset",)
+
     def __post_init__(self):
         if not isinstance(self.degree, int) or self.degree < 1:
             raise ValueError(
@@ -105,6 +108,8 @@ class ArcCosine(Kernel):
     variance: Value = 1.0
     weight_variances: Value = 1.0
     bias_variance: Value = 1.0
+
+    not_negative: ClassVar = ("weight_variances", "bias_variance")
 
     def __post_init__(self):
         if self.order not in (0, 1, 2):

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,12 +62,10 @@ def per_column(name: str, value: Value, width: int) -> Array:
     return value
 
 
-_POSITIVE = ("lengthscale", "variance", "period", "alpha")
-_NOT_NEGATIVE = ("offset", "weight_variances", "bias_variance")
-
-
 def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
-    """Values of a kernel and its parts that are positive, or not negative."""
+    """Values of a kernel and its parts that must be positive, or not negative."""
+    known = ("lengthscale", "variance", "period", "alpha")
+    known += getattr(kernel, "not_negative", ())
     values = {}
     fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
     for part in fields:
@@ -75,7 +73,7 @@ def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
         name = f"{prefix}{part.name}"
         if dataclasses.is_dataclass(value):
             values |= kernel_values(value, f"{name}.")
-        elif part.name in _POSITIVE + _NOT_NEGATIVE:
+        elif part.name in known:
             values[name] = value
     return values
 
@@ -101,6 +99,10 @@ class Kernel(abc.ABC):
     active_columns: tuple[int, ...] | None = field(
         default=None, kw_only=True, metadata={"static": True}
     )
+
+    # Fields that may be zero and not negative, which a derivative of the kernel may be:
+    # they are checked where a process is made.
+    not_negative: ClassVar[tuple[str, ...]] = ()
 
     # A NumPy number on the left of * leaves the product to the kernel.
     __array_ufunc__ = None

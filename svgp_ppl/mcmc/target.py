@@ -103,6 +103,7 @@ class Target:
 
     Attributes:
         is_collapsed: Whether it is.
+        inducing_origin: Digests of the arguments that the model computes z from.
         data: Second argument of the log density.
         observed: Data by site name, and which of them are known.
         made_of: What determines the log density besides ``data``.
@@ -157,6 +158,8 @@ class Target:
         self.observed = found.observed
         self.data = Data(arrays, found.params, noise_keys, {})
         self.frozen, self.layouts = flattened(found.params)
+        seen = self.combine(arrays)
+        self.inducing_origin = origin_of_z(self._model, *seen, found.params)
 
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""
@@ -165,12 +168,6 @@ class Target:
             return function(trace_of(model, args, kwargs, key=key, values=params))
 
         return look(facts, self._args, self._kwargs, key, params)
-
-    @property
-    def inducing_origin(self) -> dict[str, str]:
-        """Digests of the arguments that the model computes z from, by name."""
-        given = self._args, self._kwargs, self.data.params
-        return origin_of_z(self._model, *given)
 
     def _can_collapse(self, key, params: dict) -> bool:
         """Whether v can be integrated out of the model."""

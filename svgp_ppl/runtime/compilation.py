@@ -347,8 +347,10 @@ def _identity(part: Any, seen: set[int]) -> Hashable:
     Functions seen before are skipped: they may lead back here.
     """
     of = partial(_identity, seen=seen)
-    if part is None or isinstance(part, str | bytes | int | float | complex | type):
+    if part is None or isinstance(part, str | bytes | int | float | complex):
         return type(part), part
+    if isinstance(part, type):
+        return _Same(part)
     if isinstance(part, tuple | list):
         return type(part), tuple(map(of, part))
     if isinstance(part, set | frozenset):
