@@ -158,8 +158,8 @@ class Target:
         self.observed = found.observed
         self.data = Data(arrays, found.params, noise_keys, {})
         self.frozen, self.layouts = flattened(found.params)
-        seen = self.combine(arrays)
-        self.inducing_origin = origin_of_z(self._model, *seen, found.params)
+        args, kwargs = self.combine(arrays)  # those that are on the device already
+        self.inducing_origin = origin_of_z(self._model, args, kwargs, found.params)
 
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""
