@@ -1,4 +1,4 @@
-"""Running a model: effect handlers, the marks of sites, and rules for plates.
+"""Running a model: its trace, the marks of its sites, and what a guide puts in them.
 
 The one home of what is private to NumPyro: how messages travel, and the contents of the
 stack of handlers. A site is recognised here, and each kind in one way:
@@ -9,16 +9,14 @@ stack of handlers. A site is recognised here, and each kind in one way:
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
-from jaxtyping import Array, Int
 from numpyro.handlers import Messenger, block, replay, scope, seed, substitute, trace
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
@@ -33,10 +31,8 @@ from svgp_ppl.variational.sample_path import ExactPath, FeaturePath, SamplePath
 __all__ = [
     "NumPyroOptimizer",
     "PathMethod",
-    "all_rows",
     "as_sample_paths",
-    "drawn_rows",
-    "first_rows",
+    "enclosing_plates",
     "is_inducing",
     "is_layer",
     "is_point",
@@ -45,12 +41,8 @@ __all__ = [
     "prototype",
     "random_key",
     "replay_distributions",
-    "require_all_rows",
-    "require_batch_plate",
-    "require_fitting_plates",
     "require_new_site",
     "set_up",
-    "subsampled",
     "trace_of",
     "unpacked",
     "unwrapped",
@@ -133,6 +125,11 @@ def unpacked(guide: Any, latent: Any) -> dict[str, Any]:
 def random_key() -> Any:
     """A key from ``numpyro.handlers.seed``; None if there is none."""
     return numpyro.prng_key() if _PYRO_STACK else None
+
+
+def enclosing_plates() -> list[plate]:
+    """The plates that a site would be in now, from the outside in."""
+    return [handler for handler in _PYRO_STACK if isinstance(handler, plate)]
 
 
 def marked_deterministic(name: str, value: Any, mark: dict[str, Any]) -> Any:
@@ -313,138 +310,3 @@ class as_sample_paths(Messenger):
             jitter = msg["infer"]["inducing"]["jitter"]
             function = FeaturePath(key, value, jitter, self.num_features)
         msg["value"] = SamplePath(value, function)
-
-
-# --------------------------------------------------------------------------- plates
-
-
-def subsampled(model_trace: dict[str, dict]) -> dict[str, tuple[int, int]]:
-    """Size N and number of rows B of the plates that see only some of their rows."""
-    plates = {n: s for n, s in model_trace.items() if s["type"] == "plate"}
-    sizes = {n: (s["args"][0], len(s["value"])) for n, s in plates.items()}
-    return {name: (size, rows) for name, (size, rows) in sizes.items() if size != rows}
-
-
-class all_rows(Messenger):
-    """A NumPyro handler: subsampled plates take all their rows, and scale nothing."""
-
-    def process_message(self, msg: Any) -> None:
-        """Give a plate its rows, unless it has them."""
-        if msg["type"] == "plate" and msg["value"] is None:
-            size, _ = msg["args"]
-            msg["args"], msg["value"] = (size, size), jnp.arange(size)
-
-
-class drawn_rows(Messenger):
-    """A NumPyro handler: subsampled plates draw each of their rows from all of them.
-
-    The draws are independent, so the cost is that of B rows, where NumPyro's draw
-    without replacement costs N. Either way each row is expected B/N times, and the
-    scale N/B of the plate makes a sum over the rows unbiased for that over all data;
-    its variance is (N − 1)/(N − B) times larger. The key is that of
-    ``numpyro.handlers.seed``.
-    """
-
-    def process_message(self, msg: Any) -> None:
-        """Tell a plate how to draw."""
-        if msg["type"] == "plate" and msg["value"] is None:
-            msg["fn"] = _with_replacement
-
-
-def _with_replacement(size: int, rows: int, rng_key: Any = None) -> Int[Array, " rows"]:
-    return random.randint(rng_key, (rows,), 0, size)
-
-
-class first_rows(Messenger):
-    """A NumPyro handler: subsampled plates take the first rows instead of drawn ones.
-
-    Args:
-        fn: Model or guide.
-        size: Only plates of so many rows; all if None.
-    """
-
-    def __init__(self, fn: Callable | None = None, size: int | None = None):
-        self.size = size
-        super().__init__(fn)
-
-    def process_message(self, msg: Any) -> None:
-        """Give a plate its rows, unless it has them."""
-        if msg["type"] != "plate":
-            return
-        size, rows = msg["args"]
-        rows = size if rows is None else rows
-        is_whole = rows == size
-        if self.size in (None, size) and (is_whole or msg["value"] is None):
-            # A concrete array, so that the data it selects can be read.
-            with jax.ensure_compile_time_eval():
-                msg["value"] = jnp.asarray(np.arange(rows))
-
-
-def require_fitting_plates(name: str, num_data: int) -> None:
-    """Raise if a plate around the data has another size, or is not their dimension."""
-    for handler in _PYRO_STACK:
-        if not isinstance(handler, plate):
-            continue
-        size = handler.subsample_size
-        if handler.dim != -1:
-            raise ValueError(
-                f"site '{name}' is in plate '{handler.name}' of dimension "
-                f"{handler.dim}, which would count its {num_data} data {size} times. "
-                "An observe site has one dimension of data, -1: drop dim= of the plate "
-                "that goes with x, and take the site out of other plates (write one "
-                "observe for each of their elements)."
-            )
-        if size not in (1, num_data):
-            if num_data > handler.size:
-                raise ValueError(
-                    f"site '{name}' has {num_data} data and is in plate "
-                    f"'{handler.name}' of {handler.size} in all. Make the plate as "
-                    "long as x; for predictions at more rows than a model of batches "
-                    f"has: numpyro.plate('{handler.name}', max({handler.size}, "
-                    "len(x)), subsample_size=len(x))."
-                )
-            raise ValueError(
-                f"site '{name}' has {num_data} data and is in plate "
-                f"'{handler.name}' of {size}. Make the plate as long as x, or take "
-                "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
-                "obs=y[rows]."
-            )
-
-
-def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
-    """Raise unless a plate of the model scales a batch of ``rows`` up to ``size`` data.
-
-    Without one, a batch would count as all the data.
-    """
-    plates = {
-        name: tuple(site["args"])
-        for name, site in model_trace.items()
-        if site["type"] == "plate"
-    }
-    fitting = [(size, rows), (size, None if size == rows else rows)]
-    if not any(args in fitting for args in plates.values()):
-        found = ", ".join(
-            f"'{name}' with {whole}" + (f" (subsample_size={part})" if part else "")
-            for name, (whole, part) in plates.items()
-        )
-        raise ValueError(
-            f"with batch_size={rows} the model is given {rows} of {size} rows, and one "
-            "of its plates must say so, for the scale: write\n"
-            f'    with numpyro.plate("data", {size}, subsample_size=len(x)):\n'
-            "(the number of all rows may be an argument of the model). Its plates are: "
-            f"{found or 'none'}."
-        )
-
-
-def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:
-    """Raise if a plate takes new rows in every run, not as many as an argument has."""
-    for name, site in sites.items():
-        if site["type"] == "plate":
-            size, subsample_size = site["args"]
-            if subsample_size not in (None, size, *lengths):
-                raise ValueError(
-                    f"plate '{name}' takes {subsample_size} of {size} rows, different "
-                    "ones in every run, and a prediction is at all rows: make the "
-                    "plate as long as x, without subsample_size. (Its size may be an "
-                    "argument of the model.)"
-                )

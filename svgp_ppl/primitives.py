@@ -22,17 +22,13 @@ from jaxtyping import Array, Float
 from svgp_ppl.checks import require_count, require_positive
 from svgp_ppl.expectations import Method, is_random
 from svgp_ppl.features import Points, as_features, jitter_of
-from svgp_ppl.handlers import (
-    marked_deterministic,
-    random_key,
-    require_fitting_plates,
-    require_new_site,
-)
+from svgp_ppl.handlers import marked_deterministic, random_key, require_new_site
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected, expected_of
 from svgp_ppl.observations.missing import checked_mask, over_rows
+from svgp_ppl.plates import require_fitting_plates
 from svgp_ppl.process import SparseGP
 
 __all__ = [

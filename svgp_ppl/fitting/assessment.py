@@ -27,8 +27,6 @@ from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.handlers import (
-    all_rows,
-    first_rows,
     is_inducing,
     is_layer,
     marginalised,
@@ -37,6 +35,7 @@ from svgp_ppl.handlers import (
     unwrapped,
 )
 from svgp_ppl.handlers import is_point as is_point_mass
+from svgp_ppl.plates import all_rows, first_rows
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.rows import in_batches, is_array
 from svgp_ppl.runtime.compilation import call, look

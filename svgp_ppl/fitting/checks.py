@@ -18,16 +18,8 @@ from svgp_ppl.checks import InvalidRow, is_concrete
 from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
-from svgp_ppl.handlers import (
-    first_rows,
-    is_layer,
-    is_point,
-    marginalised,
-    require_batch_plate,
-    subsampled,
-    trace_of,
-    unwrapped,
-)
+from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrapped
+from svgp_ppl.plates import first_rows, latents_of_rows, require_batch_plate, subsampled
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
 from svgp_ppl.runtime.dependence import inputs_read
@@ -81,22 +73,17 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
 
 def require_shared_latents(model_trace: dict[str, dict]) -> None:
     """Refuse latents of single data where only some rows are passed to the model."""
-    plates = subsampled(model_trace)
-    for name, site in model_trace.items():
-        if site["type"] != "sample" or site["is_observed"] or is_layer(site):
-            continue
-        for frame in site["cond_indep_stack"]:
-            if frame.name in plates:
-                size, rows = plates[frame.name]
-                raise ValueError(
-                    f"latent site '{name}' has a value for each of {size} data, and "
-                    f"the model, which is passed {rows} rows of them, does not know "
-                    "which are its own. Draw all values in a plate of their own, and "
-                    f"pass np.arange({size}) as one more argument, which is cut into "
-                    f"batches as well: {name}[row]. Or leave out batch_size, and write "
-                    f"plate('{frame.name}', {size}, subsample_size={rows}) as rows, "
-                    "with f(x[rows]) and obs=y[rows]."
-                )
+    for name, plate in latents_of_rows(model_trace):
+        size, rows = subsampled(model_trace)[plate]
+        raise ValueError(
+            f"latent site '{name}' has a value for each of {size} data, and the model, "
+            f"which is passed {rows} rows of them, does not know which are its own. "
+            "Draw all values in a plate of their own, and pass "
+            f"np.arange({size}) as one more argument, which is cut into batches as "
+            f"well: {name}[row]. Or leave out batch_size, and write "
+            f"plate('{plate}', {size}, subsample_size={rows}) as rows, with f(x[rows]) "
+            "and obs=y[rows]."
+        )
 
 
 def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:

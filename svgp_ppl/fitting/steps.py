@@ -20,7 +20,8 @@ from numpyro.infer.util import transform_fn
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.optimizers import as_numpyro, is_optax
 from svgp_ppl.fitting.schedules import staged, unfreeze_steps
-from svgp_ppl.handlers import first_rows, trace_of
+from svgp_ppl.handlers import trace_of
+from svgp_ppl.plates import first_rows
 from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
 
 __all__ = ["Block", "Start", "Steps"]

@@ -15,14 +15,8 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuide
 from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.guides.points import PointEstimates
-from svgp_ppl.handlers import (
-    first_rows,
-    is_inducing,
-    prototype,
-    random_key,
-    set_up,
-    trace_of,
-)
+from svgp_ppl.handlers import is_inducing, prototype, random_key, set_up, trace_of
+from svgp_ppl.plates import first_rows
 from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected
 from svgp_ppl.variational import log_weights, split, unstack

@@ -25,11 +25,12 @@ from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.guides.processes import guide_and_params
-from svgp_ppl.handlers import subsampled, trace_of
+from svgp_ppl.handlers import trace_of
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.samplers.sampler import CHAINS
 from svgp_ppl.mcmc.samplers.stochastic import SGHMC
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.plates import subsampled
 from svgp_ppl.runtime.compilation import call, look
 
 __all__ = ["moving_window_em"]

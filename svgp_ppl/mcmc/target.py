@@ -20,20 +20,13 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.diagnostics import Axes, axes_of
-from svgp_ppl.handlers import (
-    all_rows,
-    drawn_rows,
-    is_inducing,
-    is_layer,
-    set_up,
-    subsampled,
-    trace_of,
-)
+from svgp_ppl.handlers import is_inducing, is_layer, set_up, trace_of
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations.observed import Data as Observed
 from svgp_ppl.observations.observed import data_of, known_rows, plate_axes
+from svgp_ppl.plates import all_rows, drawn_rows, latents_of_rows, subsampled
 from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.runtime.nested import flattened
 
@@ -386,8 +379,7 @@ def _require_params(guide_trace: dict[str, dict], params: Mapping[str, Any]) -> 
 
 
 def _require_minibatches(model_trace: dict[str, dict]) -> None:
-    plates = subsampled(model_trace)
-    if not plates:
+    if not subsampled(model_trace):
         raise ValueError(
             "this sampler takes its gradients from minibatches, and no plate of the "
             "model is subsampled: write\n"
@@ -395,13 +387,9 @@ def _require_minibatches(model_trace: dict[str, dict]) -> None:
             "        observe(..., f(x[rows]), obs=y[rows])\n"
             "or take NUTS(), which looks at all data at every step."
         )
-    for name, site in model_trace.items():
-        if site["type"] == "sample" and not site["is_observed"]:
-            local = [f.name for f in site["cond_indep_stack"] if f.name in plates]
-            if local:
-                raise ValueError(
-                    f"latent site '{name}' is in the subsampled plate "
-                    f"'{local[0]}': it has a value for each of all data, and a "
-                    "minibatch does not say which are its own. Take NUTS(), without "
-                    "subsample_size."
-                )
+    for name, plate in latents_of_rows(model_trace):
+        raise ValueError(
+            f"latent site '{name}' is in the subsampled plate '{plate}': it has a "
+            "value for each of all data, and a minibatch does not say which are its "
+            "own. Take NUTS(), without subsample_size."
+        )

@@ -22,11 +22,11 @@ from svgp_ppl.handlers import (
     is_layer,
     is_point,
     marginalised,
-    require_all_rows,
     set_up,
     trace_of,
 )
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.plates import require_all_rows
 from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Guide, Prior, Samples
 from svgp_ppl.primitives import Expected, expected_of

@@ -1,0 +1,164 @@
+"""Plates: which of its rows a plate takes, and rules for their sizes."""
+
+from collections.abc import Callable, Iterator, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jaxtyping import Array, Int
+from numpyro.handlers import Messenger
+
+from svgp_ppl.handlers import enclosing_plates
+
+__all__ = [
+    "all_rows",
+    "drawn_rows",
+    "first_rows",
+    "latents_of_rows",
+    "require_all_rows",
+    "require_batch_plate",
+    "require_fitting_plates",
+    "subsampled",
+]
+
+
+def subsampled(model_trace: dict[str, dict]) -> dict[str, tuple[int, int]]:
+    """Size N and number of rows B of the plates that see only some of their rows."""
+    plates = {n: s for n, s in model_trace.items() if s["type"] == "plate"}
+    sizes = {n: (s["args"][0], len(s["value"])) for n, s in plates.items()}
+    return {name: (size, rows) for name, (size, rows) in sizes.items() if size != rows}
+
+
+def latents_of_rows(model_trace: dict[str, dict]) -> Iterator[tuple[str, str]]:
+    """Latent sites with a value for each row of a subsampled plate, and that plate."""
+    plates = subsampled(model_trace)
+    for name, site in model_trace.items():
+        if site["type"] == "sample" and not site["is_observed"]:
+            for frame in site["cond_indep_stack"]:
+                if frame.name in plates:
+                    yield name, frame.name
+
+
+class all_rows(Messenger):
+    """A NumPyro handler: subsampled plates take all their rows, and scale nothing."""
+
+    def process_message(self, msg: Any) -> None:
+        """Give a plate its rows, unless it has them."""
+        if msg["type"] == "plate" and msg["value"] is None:
+            size, _ = msg["args"]
+            msg["args"], msg["value"] = (size, size), jnp.arange(size)
+
+
+class drawn_rows(Messenger):
+    """A NumPyro handler: subsampled plates draw each of their rows from all of them.
+
+    The draws are independent, so the cost is that of B rows, where NumPyro's draw
+    without replacement costs N. Either way each row is expected B/N times, and the
+    scale N/B of the plate makes a sum over the rows unbiased for that over all data;
+    its variance is (N − 1)/(N − B) times larger. The key is that of
+    ``numpyro.handlers.seed``.
+    """
+
+    def process_message(self, msg: Any) -> None:
+        """Tell a plate how to draw."""
+        if msg["type"] == "plate" and msg["value"] is None:
+            msg["fn"] = _with_replacement
+
+
+def _with_replacement(size: int, rows: int, rng_key: Any = None) -> Int[Array, " rows"]:
+    return random.randint(rng_key, (rows,), 0, size)
+
+
+class first_rows(Messenger):
+    """A NumPyro handler: subsampled plates take the first rows instead of drawn ones.
+
+    Args:
+        fn: Model or guide.
+        size: Only plates of so many rows; all if None.
+    """
+
+    def __init__(self, fn: Callable | None = None, size: int | None = None):
+        self.size = size
+        super().__init__(fn)
+
+    def process_message(self, msg: Any) -> None:
+        """Give a plate its rows, unless it has them."""
+        if msg["type"] != "plate":
+            return
+        size, rows = msg["args"]
+        rows = size if rows is None else rows
+        is_whole = rows == size
+        if self.size in (None, size) and (is_whole or msg["value"] is None):
+            # A concrete array, so that the data it selects can be read.
+            with jax.ensure_compile_time_eval():
+                msg["value"] = jnp.asarray(np.arange(rows))
+
+
+def require_fitting_plates(name: str, num_data: int) -> None:
+    """Raise if a plate around the data has another size, or is not their dimension."""
+    for handler in enclosing_plates():
+        size = handler.subsample_size
+        if handler.dim != -1:
+            raise ValueError(
+                f"site '{name}' is in plate '{handler.name}' of dimension "
+                f"{handler.dim}, which would count its {num_data} data {size} times. "
+                "An observe site has one dimension of data, -1: drop dim= of the plate "
+                "that goes with x, and take the site out of other plates (write one "
+                "observe for each of their elements)."
+            )
+        if size not in (1, num_data):
+            if num_data > handler.size:
+                raise ValueError(
+                    f"site '{name}' has {num_data} data and is in plate "
+                    f"'{handler.name}' of {handler.size} in all. Make the plate as "
+                    "long as x; for predictions at more rows than a model of batches "
+                    f"has: numpyro.plate('{handler.name}', max({handler.size}, "
+                    "len(x)), subsample_size=len(x))."
+                )
+            raise ValueError(
+                f"site '{name}' has {num_data} data and is in plate "
+                f"'{handler.name}' of {size}. Make the plate as long as x, or take "
+                "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
+                "obs=y[rows]."
+            )
+
+
+def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
+    """Raise unless a plate of the model scales a batch of ``rows`` up to ``size`` data.
+
+    Without one, a batch would count as all the data.
+    """
+    plates = {
+        name: tuple(site["args"])
+        for name, site in model_trace.items()
+        if site["type"] == "plate"
+    }
+    fitting = [(size, rows), (size, None if size == rows else rows)]
+    if not any(args in fitting for args in plates.values()):
+        found = ", ".join(
+            f"'{name}' with {whole}" + (f" (subsample_size={part})" if part else "")
+            for name, (whole, part) in plates.items()
+        )
+        raise ValueError(
+            f"with batch_size={rows} the model is given {rows} of {size} rows, and one "
+            "of its plates must say so, for the scale: write\n"
+            f'    with numpyro.plate("data", {size}, subsample_size=len(x)):\n'
+            "(the number of all rows may be an argument of the model). Its plates are: "
+            f"{found or 'none'}."
+        )
+
+
+def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:
+    """Raise if a plate takes new rows in every run, not as many as an argument has."""
+    for name, site in sites.items():
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            if subsample_size not in (None, size, *lengths):
+                raise ValueError(
+                    f"plate '{name}' takes {subsample_size} of {size} rows, different "
+                    "ones in every run, and a prediction is at all rows: make the "
+                    "plate as long as x, without subsample_size. (Its size may be an "
+                    "argument of the model.)"
+                )
