@@ -10,6 +10,7 @@ from numpyro.distributions.transforms import ExpTransform
 from scipy.special import gammaln, logsumexp
 
 from svgp_ppl import likelihoods as lk
+from svgp_ppl.expectations import closed_form_cdf
 from svgp_ppl.expectations.predictive import (
     log_predictive_density,
     predictive_mean_and_variance,
@@ -50,6 +51,20 @@ def test_student_t(df, scale):
     ]
     ours = _ours(lk.StudentT(df, scale), y, 0.3, 1.0)
     np.testing.assert_allclose(ours, dense, rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-4, 0.04, 1.0, 100.0])
+@pytest.mark.parametrize("df", [1.0, 1.5, 4.0, 30.0, 1e3])
+def test_cdf_of_student_t(df, variance):
+    """Against the distribution function of SciPy, on nodes close to each other."""
+    z = np.concatenate([np.linspace(-6, 6, 31), [-1e3, -50.0, 50.0, 1e3]])
+    e = np.linspace(-9, 9, 4001)
+    weight = st.norm.pdf(e) / st.norm.pdf(e).sum()
+    f = 0.3 + np.sqrt(variance) * e
+    dense = [weight @ st.t.cdf(one, df, f, 0.5) for one in z]
+    marginal = Marginal(jnp.full(len(z), 0.3), jnp.full(len(z), variance))
+    ours = closed_form_cdf(lk.StudentT(df, 0.5), jnp.asarray(z), marginal)
+    np.testing.assert_allclose(ours, dense, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("variance", [1e-8, 0.01, 1.0, 100.0, 1e3])
