@@ -238,6 +238,13 @@ class replay_distributions(replay):
                 f"distribution over v, event shape {msg['fn'].event_shape}; a fit or "
                 "guide of another model cannot be used for this one."
             )
+        if is_process and name in self.trace and is_inducing(self.trace[name]):
+            raise ValueError(
+                f"the guide makes the process '{name}' by sparse_gp, as a model does. "
+                "Were the model and the guide exchanged? A guide is "
+                "gp.AutoGaussian(model), or a function with "
+                f'numpyro.sample("{name}", ...).'
+            )
         if is_process and name in self.trace:
             qv = simplified(self.trace[name]["fn"], msg["fn"].event_shape)
             # A point is left to replay: a guide may give it a log density of its own.

@@ -48,6 +48,18 @@ def test_a_process_that_the_fit_does_not_have_is_not_invented():
         gp.predict(larger, {"f": np.zeros((3, 5))}, COUNTS_X)
 
 
+def test_a_model_in_the_place_of_its_guide_is_noticed(tmp_path):
+    fitted = fit(model, *DATA)
+    path = tmp_path / "fit.npz"
+    fitted.save(path)
+    loaded = gp.Fit.load(path, model)
+    message = r"the guide makes the process 'f' by sparse_gp.* exchanged"
+    with pytest.raises(ValueError, match=message):
+        gp.predict(model, loaded, COUNTS_X, key=random.key(0))
+    with pytest.raises(ValueError, match=message):
+        fit(model, *DATA, guide=model)
+
+
 def test_a_latent_site_that_the_guide_does_not_have_needs_a_key():
     def with_effect(x, y=None):
         shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
