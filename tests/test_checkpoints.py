@@ -60,10 +60,13 @@ def assert_resumes(optimizer, path, reference):
         loaded.losses[:length], reference.losses[:length], rtol=1e-9
     )
     if done < 60:
-        resumed = run(optimizer, 60 - done, guide, init=loaded)
-        np.testing.assert_allclose(resumed.losses, reference.losses, rtol=1e-9)
-        for name, value in reference.params.items():
-            np.testing.assert_allclose(resumed.params[name], value, atol=1e-9)
+        assert_same_fit(run(optimizer, 60 - done, guide, init=loaded), reference)
+
+
+def assert_same_fit(fitted, reference):
+    np.testing.assert_allclose(fitted.losses, reference.losses, rtol=1e-9)
+    for name, value in reference.params.items():
+        np.testing.assert_allclose(fitted.params[name], value, atol=1e-9)
 
 
 class Killed(BaseException):
@@ -86,6 +89,53 @@ def test_cut_off_and_resumed(optimizer, whole, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert len(gp.Fit.load(tmp_path / "fit", model).losses) == 20
     assert_resumes(optimizer, tmp_path / "fit", whole[optimizer])
+    # The same call goes on, and once it is finished has nothing to do.
+    for _ in range(2):
+        resumed = run(optimizer, 60, checkpoint=tmp_path / "fit")
+        assert_same_fit(resumed, whole[optimizer])
+
+
+def test_a_finished_fit_gets_more_steps(whole, tmp_path):
+    path = tmp_path / "fit"
+    first = run("adam", 20, checkpoint=path)
+    assert len(first.losses) == 20
+    assert_same_fit(run("adam", 60, checkpoint=path), whole["adam"])
+    # What continues a fit goes on, too: here after 20 steps, of which the file knows.
+    assert_same_fit(run("adam", 40, checkpoint=path, init=first), whole["adam"])
+    assert len(run("adam", 20, checkpoint=path).losses) == 60
+
+
+def flatter(x, y=None, **options):
+    with numpyro.handlers.scale(scale=0.9):
+        model(x, y, **options)
+
+
+@pytest.mark.parametrize(
+    "other, difference",
+    [
+        ({"key": random.key(5)}, "its random key is another one"),
+        ({"y": Y + 1}, "its first losses are .* should be .* data"),
+        ({"model": flatter}, "its first losses are"),
+        ({"optimizer": optax.adam(2e-2)}, "its first losses are"),
+        ({"optimizer": optax.sgd(1e-2)}, "another model, guide, optimiser"),
+        ({"freeze": {"variance": 9}}, "frozen for {} steps, and would be for {'"),
+    ],
+)
+def test_a_file_of_another_fit_is_not_replaced(tmp_path, other, difference):
+    path = tmp_path / "fit"
+    run("adam", 20, checkpoint=path)
+    before = path.read_bytes()
+    given = {
+        "key": random.key(4),
+        "model": model,
+        "y": Y,
+        "optimizer": optax.adam(1e-2),
+    }
+    given |= other
+    key, y, one = given.pop("key"), given.pop("y"), given.pop("model")
+    with pytest.raises(ValueError, match=difference):
+        gp.fit(key, one, None, X, y, num_steps=20, checkpoint=path, **OPTIONS, **given)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow

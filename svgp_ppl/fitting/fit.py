@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import random
@@ -27,6 +25,7 @@ from svgp_ppl.fitting.failures import explain_failure
 from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
+from svgp_ppl.fitting.resuming import at_the_end_of, fit_in
 from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
@@ -36,7 +35,7 @@ from svgp_ppl.inducing_origin import moved, origin_of_z
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.rows.sharding import local
 from svgp_ppl.runtime import Progress, progress_bar
-from svgp_ppl.runtime.checkpoints import Checkpoint, restored
+from svgp_ppl.runtime.checkpoints import Checkpoint
 
 __all__ = ["fit"]
 
@@ -50,11 +49,6 @@ _BOUND = MarginalELBO()
 _ADAM = optax.adam(1e-2)
 
 _UNSAVED = "the fit goes on, and is returned at the end: fit.save(another_path)."
-_OTHER_FIT = (
-    "init= was fitted with another model, guide, optimiser, freeze= or precision. A "
-    "new optimiser starts from its parameters by init=(fit.guide, fit.params). What "
-    "differs: {}."
-)
 
 
 def fit(
@@ -112,7 +106,8 @@ def fit(
             ``tolerance``.
         tolerance: Tolerance of ``patience``, in nats per datum.
         checkpoint: File for the fit so far, written about every half minute and at the
-            end; continue with ``init=Fit.load(checkpoint, guide)``.
+            end. If it exists, the same call continues from it, and with a larger
+            ``num_steps`` a finished fit gets more; not with several processes of JAX.
         progress: Whether to show a progress bar.
         **kwargs: Keyword arguments of model and guide.
 
@@ -125,7 +120,8 @@ def fit(
             would have wrong gradients because draws of the guide are not
             reparameterised, the optimiser cannot use a random bound, the model's plate
             does not scale minibatches, a site is mutable, ``init`` is of another model,
-            guide or optimiser, or the checkpoint cannot be written.
+            guide or optimiser, or the checkpoint cannot be written, or is that of
+            another fit.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
@@ -168,13 +164,14 @@ def fit(
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
     if earlier is not None:
-        state = restored(earlier.state, start.state, _OTHER_FIT)
-        start = start._replace(state=jax.tree.map(jnp.asarray, state))
+        start = at_the_end_of(earlier, start)
     facts = facts_of(steps, start, key_look)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
         require_deterministic(steps, start, batch_size, facts.random_parts)
     origin = _inducing_origin(model, args, kwargs, data, start.params)
-    run = _Run(steps, start, earlier, order, facts, origin)
+    run = _Run(
+        steps, start, earlier, order, facts, origin, _block_size(num_steps, data)
+    )
     with single_threaded_lapack():
         return run.to_the_end(num_steps, patience, tolerance, file, progress)
 
@@ -280,16 +277,35 @@ class _Run:
         order: int,
         facts: Facts,
         origin: Mapping[str, str],
+        size: int,
     ):
         self.steps, self.start, self.order, self.facts = steps, start, order, facts
-        self.origin = origin
+        self.origin, self.size = origin, size
         self.reached = _Reached(start.state, start.params, (), 0.0)
-        self.first, self.compile_seconds, self.stopped = 0, 0.0, False
+        self.earlier, self.first = None, 0
+        self.compile_seconds, self.stopped = 0.0, False
         if earlier is not None:
-            before = {"history": (earlier.losses,), "seconds": earlier.seconds}
-            self.reached = self.reached._replace(params=earlier.params, **before)
-            self.first = len(earlier.losses)
-            self.compile_seconds = earlier.compile_seconds
+            self._continue(earlier)
+
+    def _continue(self, earlier: Fit) -> None:
+        """Stand where another fit has ended."""
+        before = {"history": (earlier.losses,), "seconds": earlier.seconds}
+        state, params = self.start.state, earlier.params
+        self.reached = self.reached._replace(state=state, params=params, **before)
+        self.earlier, self.first = earlier, len(earlier.losses)
+        self.compile_seconds, self.stopped = earlier.compile_seconds, False
+
+    def _go_on(self, file: Checkpoint, num_steps: int) -> int:
+        """Go on from the file, if it exists; returns the number of steps left."""
+        parts = self.steps, self.start, self.earlier, self.order, self.size
+        found = fit_in(file, *parts)
+        if found is None:
+            return num_steps
+        left = num_steps + self.first - len(found.losses)
+        self.start = at_the_end_of(found, self.start)
+        self._continue(found)
+        self.stopped = found.stopped_early
+        return left
 
     def so_far(self) -> Fit:
         """The fit up to here."""
@@ -318,6 +334,10 @@ class _Run:
         progress: bool,
     ) -> Fit:
         """Take the steps, or fewer if patience or the user ends them."""
+        if file is not None:
+            num_steps = self._go_on(file, num_steps)
+            if num_steps <= 0 or self.stopped:
+                return self.so_far()
         bar = progress_bar(num_steps, "fit", progress)
         try:
             for count in self._blocks(num_steps, bar):
@@ -348,13 +368,13 @@ class _Run:
 
     def _blocks(self, num_steps: int, bar: Progress):
         """Run the steps, block by block; yields the number of steps taken."""
-        data, size = self.steps.data, _block_size(num_steps, self.steps.data)
         program, taken = None, 0
         began = time.perf_counter()
-        for count, arrays in blocks_of(data, self.first, num_steps, size):
+        blocks = blocks_of(self.steps.data, self.first, num_steps, self.size)
+        for count, arrays in blocks:
             if program is None:
                 bar.set_postfix_str("compiling")
-                program = self.steps.block(self.start, size, arrays)
+                program = self.steps.block(self.start, self.size, arrays)
                 self.compile_seconds += self.steps.seconds + program.seconds
                 bar.reset()
                 began = time.perf_counter()

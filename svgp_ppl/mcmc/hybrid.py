@@ -113,7 +113,7 @@ def fit_and_sample(
         options["checkpoint"] = f"{os.fspath(checkpoint)}.fit"
         of_chains = f"{os.fspath(checkpoint)}.chains"
     options["progress"] = progress
-    fitted = _fitted(key_fit, model, guide, args, kwargs, options)
+    fitted = fit(key_fit, model, guide, *args, **options, **kwargs)
     draws = sample(
         key_sample,
         model,
@@ -132,16 +132,3 @@ def fit_and_sample(
         **kwargs,
     )
     return Hybrid(model, fitted, draws)
-
-
-def _fitted(key, model, guide, args: tuple, kwargs: dict, options: dict) -> Fit:
-    """The fit, or the rest of it if its file exists."""
-    file, num_steps = options.get("checkpoint"), options["num_steps"]
-    if file is None or not os.path.exists(file):
-        return fit(key, model, guide, *args, **options, **kwargs)
-    earlier = Fit.load(file, guide, model)
-    left = num_steps - len(earlier.losses)
-    if left <= 0 or earlier.stopped_early:
-        return earlier
-    options = {**options, "num_steps": left, "init": earlier}
-    return fit(key, model, guide, *args, **options, **kwargs)

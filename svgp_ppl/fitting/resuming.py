@@ -1,0 +1,113 @@
+"""Going on: the state of an earlier fit, and the file of this one.
+
+A function cannot be compared with one of another process. The model, guide, optimiser
+and data of a file are recognised by what they do: its first steps are taken again, and
+must have the same losses.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from svgp_ppl.fitting.result import Fit
+from svgp_ppl.fitting.steps import Start, Steps
+from svgp_ppl.runtime.checkpoints import Checkpoint, restored
+
+__all__ = ["at_the_end_of", "fit_in"]
+
+# Steps that are taken again: after ten, another learning rate has shown itself.
+_NUM_STEPS_AGAIN = 10
+
+_OTHER_FIT = (
+    "{source} was fitted with another model, guide, optimiser, freeze= or precision. A "
+    "new optimiser starts from its parameters by init=(fit.guide, fit.params). What "
+    "differs: {{}}."
+)
+
+
+def at_the_end_of(fit: Fit, start: Start, source: str = "init=") -> Start:
+    """The start of a fit that goes on where another one has ended.
+
+    Args:
+        fit: The other one.
+        start: With the state that belongs to model, guide and optimiser.
+        source: Where it comes from, for the error.
+
+    Raises:
+        ValueError: It has a state of another kind.
+    """
+    state = restored(fit.state, start.state, _OTHER_FIT.format(source=source))
+    return start._replace(state=jax.tree.map(jnp.asarray, state))
+
+
+def fit_in(
+    file: Checkpoint,
+    steps: Steps,
+    start: Start,
+    earlier: Fit | None,
+    order: int,
+    size: int,
+) -> Fit | None:
+    """The fit that an earlier call has left in a file, if it has taken a step.
+
+    Args:
+        file: The file.
+        steps: The steps of this fit.
+        start: Its start.
+        earlier: The fit that it continues, if any.
+        order: The seed of its minibatches.
+        size: Steps in a block of this fit, so that one program does for both.
+
+    Raises:
+        ValueError: The file is of another fit; says what differs.
+    """
+    # The files of several processes may be some steps apart.
+    if jax.process_count() > 1 or not file.exists():
+        return None
+    found = Fit.load(file.path, steps.given_guide, steps.given_model)
+    before = np.zeros(0) if earlier is None else earlier.losses
+    if len(found.losses) <= len(before):
+        return None
+
+    def refuse(difference: str) -> None:
+        raise ValueError(
+            f"checkpoint={file.path} holds another fit, which this one would replace: "
+            f"{difference}. Choose another name, or delete the file. That fit is "
+            "gp.Fit.load(path, guide)."
+        )
+
+    if found.seed != order:
+        refuse("its random key is another one")
+    if found.unfreeze_at != steps.unfreeze_at:
+        refuse(
+            f"its parameters were frozen for {found.unfreeze_at} steps, and would be "
+            f"for {steps.unfreeze_at}"
+        )
+    at_the_end_of(found, start, f"checkpoint={file.path}")
+    if not np.array_equal(found.losses[: len(before)], before):
+        refuse("it does not continue init")
+    came = found.losses[len(before) :][: min(_NUM_STEPS_AGAIN, size)]
+    wanted = _losses(steps, start, len(before), len(came), size)
+    if not np.allclose(came, wanted, rtol=_tolerance(start), equal_nan=True):
+        refuse(
+            f"its first losses are {came[:3].tolist()}, and should be "
+            f"{wanted[:3].tolist()}, so its model, guide, data, loss or optimiser is "
+            "another one"
+        )
+    return found
+
+
+def _losses(
+    steps: Steps, start: Start, first: int, count: int, size: int
+) -> np.ndarray:
+    """Losses of the steps from number ``first`` on, by the program of a block."""
+    arrays = steps.data.block(first, count, size)
+    program = steps.block(start, size, arrays)
+    given = (start.transforms, np.int32(count), arrays)
+    return np.asarray(program(start.state, *given).losses)[:count]
+
+
+def _tolerance(start: Start) -> float:
+    """Relative error of a loss: not bit by bit, the machine may be another one."""
+    leaves = jax.tree.leaves(start.params)
+    return 1e-9 if jnp.result_type(float, *leaves) == jnp.float64 else 1e-4
