@@ -28,7 +28,12 @@ __all__ = [
     "require_finite",
     "require_key",
     "require_positive",
+    "require_resolved",
 ]
+
+
+# The distance of neighbouring numbers, in standard deviations of the inducing inputs.
+_COARSEST = 0.01
 
 
 def is_concrete(value) -> bool:
@@ -275,6 +280,34 @@ def checked_inputs(x, what: str, like=None, rows: str = "N"):
         return x.astype(float)
     # Half precision cannot be factorised.
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
+
+
+def require_resolved(z, what: str) -> None:
+    """Refuse concrete inputs that are all equal, or whose differences are rounded off.
+
+    Args:
+        z: Array [M, D], in any precision.
+        what: Its name in error messages.
+    """
+    if not is_concrete(z):
+        return
+    values, precision = np.asarray(z, np.float64), jnp.result_type(float)
+    farthest, sd = np.abs(values).max(axis=0), values.std(axis=0)
+    if len(values) > 1 and not np.any(sd):
+        raise ValueError(
+            f"{what} are all the same, {values[0].tolist()}. Far from 0 rounding makes "
+            f"them so in {precision}: subtract a constant from x and z while they are "
+            "float64 (in NumPy), or write numpyro.enable_x64() before anything else."
+        )
+    gap = farthest * float(jnp.finfo(precision).eps)
+    for column in np.flatnonzero((sd > 0) & (gap > _COARSEST * sd)):
+        raise ValueError(
+            f"{what} lose their differences: column {column} has a standard deviation "
+            f"of {sd[column]:.3g}, and near {farthest[column]:.3g} the numbers of "
+            f"{precision} are {gap[column]:.2g} apart. Subtract the same constant from "
+            "x and z while they are float64 (in NumPy), or write numpyro.enable_x64() "
+            "before anything else."
+        )
 
 
 def in_words(support) -> str:

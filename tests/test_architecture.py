@@ -98,6 +98,7 @@ MAY_IMPORT = {
         "inducing_origin",
         "kernels",
         "linalg",
+        "observations",
         "plates",
         "prediction",
         "primitives",

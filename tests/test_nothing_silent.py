@@ -12,6 +12,7 @@ from jax import random
 from numpyro.primitives import mutable
 
 import svgp_ppl as gp
+from tests.conftest import both_precisions
 from tests.models import COUNTS_X, COUNTS_Y, counts_z, unseen
 
 DATA = (COUNTS_X, COUNTS_Y)
@@ -106,6 +107,43 @@ def test_a_fit_without_data_is_refused():
 
     with pytest.raises(ValueError, match="observe site 'second' has no data"):
         gp.MarginalELBO().loss(random.key(0), {}, two, guide, *DATA)
+
+
+def test_a_mask_that_leaves_nothing_is_noticed():
+    def masked(x, y, known):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y, mask=known)
+
+    nothing = np.isnan(np.asarray(COUNTS_Y, float))
+    message = "no datum of site 'y' counts"
+    with pytest.warns(UserWarning, match=message):
+        fit(masked, *DATA, nothing)
+    options = {"num_warmup": 2, "num_samples": 2, "num_chains": 1, "progress": False}
+    with pytest.warns(UserWarning, match=message):
+        gp.sample(random.key(0), masked, *DATA, nothing, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=message)
+        fit(masked, *DATA, ~nothing)
+
+
+@both_precisions
+def test_inducing_inputs_far_from_zero_are_refused(precision):
+    def timed(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    x, z = (1.7e9 + np.asarray(a, np.float64) for a in (COUNTS_X, counts_z()))
+
+    if precision == 64:
+        assert fit(timed, x, COUNTS_Y).losses.shape == (2,)
+        return
+    with pytest.raises(ValueError, match=r"column 0 .* of float32 are .* apart"):
+        fit(timed, x, COUNTS_Y)
+    z = jnp.asarray(z)
+    with pytest.raises(ValueError, match=r"are all the same, \[17000000"):
+        fit(timed, x, COUNTS_Y)
 
 
 def test_a_plate_of_another_dimension_is_refused():

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from svgp_ppl.checks import checked_inputs
+from svgp_ppl.checks import checked_inputs, require_resolved
 from svgp_ppl.features.interface import (
     InducingFeatures,
     LinearFunctional,
@@ -26,8 +26,9 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
         name: Its name, for error messages.
 
     Raises:
-        ValueError: It is neither a finite, non-empty [M, D] nor features, or the
-            features do not exist for this kernel.
+        ValueError: It is neither a finite, non-empty [M, D] nor features, its
+            differences are lost to rounding, or the features do not exist for this
+            kernel.
     """
     if isinstance(z, LinearFunctional):
         what = f"the inducing features of process '{name}'"
@@ -42,7 +43,9 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
             )
         return z
     what = f"the inducing inputs z of process '{name}'"
-    return Points(checked_inputs(z, what, rows="M"))
+    inputs = checked_inputs(z, what, rows="M")
+    require_resolved(z, what)
+    return Points(inputs)
 
 
 def as_functional(x: Any, process: Any) -> LinearFunctional:

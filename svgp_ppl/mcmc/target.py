@@ -25,7 +25,12 @@ from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations.observed import Data as Observed
-from svgp_ppl.observations.observed import data_of, known_rows, plate_axes
+from svgp_ppl.observations.observed import (
+    data_of,
+    known_rows,
+    plate_axes,
+    warn_if_none_counts,
+)
 from svgp_ppl.plates import all_rows, drawn_rows, latents_of_rows, subsampled
 from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.runtime.nested import flattened
@@ -149,6 +154,8 @@ class Target:
             start, made_of, key_noise, given, arrays, runs_once=True
         )
         self.observed = found.observed
+        for name, data in self.observed.items():
+            warn_if_none_counts(name, data.known)
         self.data = Data(arrays, found.params, noise_keys, {})
         self.frozen, self.layouts = flattened(found.params)
         args, kwargs = self.combine(arrays)  # those that are on the device already

@@ -4,14 +4,17 @@ Shared by draws of a sampler and checks of a model. Rows that a mask leaves out 
 dropped, and entries of a table become NaN: unknown values are not made up.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from svgp_ppl.checks import is_concrete
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.observations.expected import expected_of
+from svgp_ppl.rows.sharding import is_sharded
 
 __all__ = [
     "Data",
@@ -22,6 +25,7 @@ __all__ = [
     "known_terms",
     "log_probability",
     "plate_axes",
+    "warn_if_none_counts",
 ]
 
 
@@ -52,6 +56,16 @@ def data_of(sites: dict[str, dict]) -> dict[str, Data]:
             shape = batch if jnp.ndim(mask) <= len(batch) else jnp.shape(values)
             found[name] = Data(values, jnp.broadcast_to(jnp.asarray(mask), shape))
     return found
+
+
+def warn_if_none_counts(name: str, mask: Any) -> None:
+    """Say that the mask of a site, if its values can be read, is False everywhere."""
+    if is_concrete(mask) and not is_sharded(mask) and not np.any(mask):
+        warnings.warn(
+            f"no datum of site '{name}' counts: its mask is False everywhere. A mask "
+            "is True where the data are known: mask=~np.isnan(y).",
+            stacklevel=2,
+        )
 
 
 def log_probability(site: dict) -> jax.Array:

@@ -56,7 +56,8 @@ def gaussian():
 def predicted(settings, x, y, x_test, likelihood=gaussian):
     """The prediction of a fitted model at the test inputs."""
     x, x_test = (jnp.asarray(a, jnp.float32) for a in (x, x_test))
-    layers = gp.deep.layers(np.asarray(x), settings["layers"], settings["M"])
+    num_inducing = min(settings["M"], len(np.unique(x, axis=0)))
+    layers = gp.deep.layers(np.asarray(x), settings["layers"], num_inducing)
     batch = settings["batch"] if settings["batch"] < len(x) else None
     model = model_of(layers, batch, likelihood, settings.get("start", START))
     fit = gp.fit(
@@ -116,7 +117,7 @@ SMALL = ("boston", "concrete", "energy", "wine_red")
 DIFFERS = (
     "The splits are the twenty of Hernández-Lobato & Adams (2015), of the same size; "
     "those of the paper are other random ones. No white noise between layers. "
-    "Test inputs never enter the scaling."
+    "Test inputs never enter the scaling. On boston M = 500 is one input a row, 455."
 )
 
 
