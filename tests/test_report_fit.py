@@ -308,7 +308,10 @@ def test_edges_of_priors(three_steps, y):
         "z": z,
     }
     fit = made(unknown, three_steps.guide, params, X, y)
-    text = str(report(fit, X, y))
+    found = report(fit, X, y)
+    text = str(found)
+    # Named first where the data cause it, and after what may cause it elsewhere.
+    assert ("edge of its prior" in found.findings[0].what) == (y is not SMOOTH)
     scaled = f"have {np.mean(y):.3g} and {np.std(y):.3g} about the offset"
     assert (scaled in text) == (y is not SMOOTH)
     assert "'variance' is at the lower edge of its prior, which has 2e-08 of" in text

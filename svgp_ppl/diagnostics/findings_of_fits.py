@@ -12,6 +12,7 @@ __all__ = [
     "better_q",
     "edges_of_priors",
     "heavy_tail",
+    "is_far_from_standard",
     "moving_bound",
     "narrow_family",
 ]
@@ -154,6 +155,11 @@ def edges_of_priors(data: Data) -> list[Finding]:
             )
         )
     return findings
+
+
+def is_far_from_standard(data: Data) -> bool:
+    """Whether the data of a site are far from mean 0 and sd 1."""
+    return bool(_standardised(data))
 
 
 def _standardised(data: Data) -> list[str]:

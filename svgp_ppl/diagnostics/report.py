@@ -21,6 +21,7 @@ from svgp_ppl.diagnostics.findings_of_fits import (
     better_q,
     edges_of_priors,
     heavy_tail,
+    is_far_from_standard,
     moving_bound,
     narrow_family,
 )
@@ -172,8 +173,10 @@ def report_fit(fitted: Fitted) -> Report:
     findings = causes or [*open_residuals(data), *structured_scores(data)]
     family = narrow_family(data, gains)
     findings += family if family or unfinished else heavy_tail(data)
-    findings += edges_of_priors(data)
-    return Report(_summary_of_fit(fitted), findings)
+    edges = edges_of_priors(data)
+    # A fit that has to reach far for an offset of the data is unfinished for long.
+    both = [*edges, *findings] if is_far_from_standard(data) else [*findings, *edges]
+    return Report(_summary_of_fit(fitted), both)
 
 
 def _summary(run: Run, sizes: dict[str, float]) -> str:
