@@ -196,6 +196,21 @@ def test_rows_picked_by_a_plate_are_looked_at():
 # --------------------------------------------------------------------- not finite
 
 
+def test_a_value_that_leaves_its_range_is_named():
+    def drifting(x, y):
+        variance = numpyro.param("variance", 0.02)
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.1 - 3.0 * variance, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) - 5.0 * variance, obs=y)
+
+    flat = jnp.zeros_like(COUNTS_Y)
+    message = (
+        r"(?s)The model refuses its values there: .*'f' must be positive, and is -"
+    )
+    with pytest.raises(gp.NonFiniteBoundError, match=message):
+        fit(drifting, COUNTS_X, flat, num_steps=100)
+
+
 @pytest.mark.parametrize("num_steps", [1, 30])
 def test_a_gradient_that_is_not_finite_is_reported(num_steps):
     def kinked(x, y):

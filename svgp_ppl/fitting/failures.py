@@ -48,6 +48,8 @@ def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> st
     try:
         model_trace, _ = steps.traces(block.state.rng_key, params)
         reason = explain_non_finite(model_trace, otherwise)
+    except ValueError as error:
+        reason = f"The model refuses its values there: {error}"
     except Exception as error:  # the fit is worth more than the explanation
         reason = f"(Looking for the cause failed: {type(error).__name__}: {error})"
     return f"{what}\n{reason}\nThe state before that step is in this error's .fit."
