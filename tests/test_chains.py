@@ -134,10 +134,9 @@ def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
 
 
 # A trajectory magnifies every other rounding.
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize(
-    "metric", ["diagonal", pytest.param("dense", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("metric", ["diagonal", "dense"])
 def test_warmup_is_that_of_blackjax(metric):
     """Second route: the same keys through blackjax.window_adaptation."""
     sampler = NUTS(metric, target_acceptance_rate=0.7, initial_step_size=0.3)

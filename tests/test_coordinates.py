@@ -204,6 +204,7 @@ def test_blocks_are_the_gaussians_of_the_fit(model, make_guide, num_blocks):
     )
 
 
+@pytest.mark.slow
 def test_at_the_fit_coupled_processes_have_their_joint_q():
     """One after the other, the later ones integrated out, with a mean of theirs."""
     guide, params = fitted(additive, gp.AutoCoupled)
@@ -365,6 +366,7 @@ def test_v_is_drawn_given_theta_and_the_data():
     assert np.max(np.abs(spread)) < 5.0 * np.sqrt(2 / 4000)
 
 
+@pytest.mark.slow
 def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
     def model(x, y=None):
         scale = numpyro.sample("scale", dist.Gamma(2.0, 4.0))

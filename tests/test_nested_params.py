@@ -128,6 +128,7 @@ class Pair(NamedTuple):
     level: np.ndarray
 
 
+@pytest.mark.slow
 def test_other_trees_are_not_given_back_wrong(tmp_path):
     pair = Pair(np.ones(2), np.zeros(2))
 

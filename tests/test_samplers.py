@@ -160,6 +160,7 @@ def test_elliptical_slices_find_a_gaussian_posterior(precision):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_mclmc_is_near_the_posterior(precision):
     # Not corrected: near it by what the tolerance of its energy allows.

@@ -505,9 +505,8 @@ def test_a_network_of_one_node(correlated, precision):
         np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "correlated", [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("correlated", [False, True])
 def test_a_network_of_two_nodes(correlated):
     """1e-4 at covariances up to 4 and noise of 0.3 and more; 2e-3 at noise of 0.1."""
     for spread, noise, atol, side in (
