@@ -7,7 +7,6 @@ The arguments that z is computed from are therefore remembered, and compared.
 
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,15 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.handlers import Messenger, substitute
 
+from svgp_ppl.diagnostics.kept import kept_by
 from svgp_ppl.handlers import is_inducing, trace_of
 from svgp_ppl.rows import is_array
 from svgp_ppl.runtime.compilation import partition
 from svgp_ppl.runtime.dependence import inputs_read
 
-__all__ = ["ORIGIN", "moved", "origin_of_z", "require_same_z"]
-
-# Where draws keep it, among the attributes of their posterior.
-ORIGIN = "inducing_origin"
+__all__ = ["known_origin", "moved", "origin_of_z", "require_same_z"]
 
 
 def origin_of_z(
@@ -66,19 +63,19 @@ def require_same_z(
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
-    origin = getattr(posterior, ORIGIN, None)
-    is_arviz = isinstance(posterior, Mapping) and not isinstance(posterior, dict)
-    if is_arviz and "posterior" in posterior:
-        origin = json.loads(posterior["posterior"].attrs.get(ORIGIN, "{}"))
-    if not origin:
-        return
-    for name in moved(origin, model, args, kwargs):
+    for name in moved(known_origin(posterior), model, args, kwargs):
         raise ValueError(
             f"the inducing inputs are computed from {name}, and {name} is not what it "
             "was when the posterior was found: they would be others, for which it "
             "means nothing. Choose z once, outside of the model, or make it a "
             "numpyro.param."
         )
+
+
+def known_origin(posterior: Any) -> dict[str, str]:
+    """The origin of z that a fit or an ArviZ object keeps; {} if it is not known."""
+    kept = kept_by(posterior)
+    return kept.inducing_origin if kept else getattr(posterior, "inducing_origin", {})
 
 
 def moved(

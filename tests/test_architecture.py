@@ -76,7 +76,7 @@ MAY_IMPORT = {
         "plates",
         "process",
     },
-    "inducing_origin": {"handlers", "rows", "runtime"},
+    "inducing_origin": {"diagnostics", "handlers", "rows", "runtime"},
     "elbo": {"handlers", "observations", "primitives", "variational"},
     "deep": {"checks", "inducing", "latent", "linalg", "primitives"},
     "guides": {
@@ -177,7 +177,6 @@ MAY_IMPORT = {
     "mcmc.draws": {
         "diagnostics",
         "handlers",
-        "inducing_origin",
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.target",

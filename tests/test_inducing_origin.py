@@ -71,6 +71,14 @@ def test_draws_are_only_of_their_own_inducing_inputs():
         gp.predict(of_rows, draws, X + 2.0)
 
 
+def test_draws_of_a_fit_keep_its_inducing_inputs():
+    fit = gp.fit(random.key(0), of_rows, None, X, np.round(np.exp(Y)), **STEPS)
+    draws = gp.posterior_predictive(random.key(1), of_rows, fit, X, num_draws=3)
+    assert gp.predict(of_rows, draws, X)["y"].mean.shape == (40,)
+    with pytest.raises(ValueError, match=OTHERS):
+        gp.predict(of_rows, draws, X + 2.0)
+
+
 def test_inducing_inputs_of_a_batch_are_refused():
     with pytest.raises(ValueError, match="computed from x, of which every step has"):
         gp.fit(

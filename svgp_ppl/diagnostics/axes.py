@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from svgp_ppl.diagnostics.kept import is_arviz
+
 __all__ = ["Axes", "axes_of"]
 
 
@@ -75,7 +77,7 @@ def axes_of(
 def _axes_within(posterior: Any) -> Axes:
     """Names and labels of an ArviZ object, without its own and default ones."""
     coords, dims = {}, {}
-    if isinstance(posterior, Mapping) and not isinstance(posterior, dict):
+    if is_arviz(posterior):
         for group in ("posterior", "log_likelihood", "observed_data"):
             if group not in posterior:
                 continue

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from svgp_ppl.diagnostics.kept import kept_by
 from svgp_ppl.diagnostics.posterior import (
     arrays_of,
     group,
     hyperparameters,
-    is_from_sample,
     load_arviz,
     require_draws,
     to_arviz,
@@ -308,7 +308,7 @@ def summary(posterior: Any, var_names: Sequence[str] | None = None) -> Any:
     if isinstance(posterior, dict):
         posterior = to_arviz(posterior)
     require_draws(posterior)
-    if var_names is None and is_from_sample(posterior):
+    if var_names is None and kept_by(posterior):
         var_names = hyperparameters(posterior)
     names = list(var_names) if var_names else None
     return load_arviz().summary(posterior, var_names=names)

@@ -5,12 +5,13 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 :func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
 """
 
-import json
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from svgp_ppl.diagnostics.kept import kept_by
 
 __all__ = [
     "ARVIZ_GROUPS",
@@ -18,7 +19,6 @@ __all__ = [
     "arrays_of",
     "group",
     "hyperparameters",
-    "is_from_sample",
     "label",
     "load_arviz",
     "require_draws",
@@ -171,23 +171,15 @@ def hyperparameters(posterior: Any) -> list[str]:
         >>> gp.hyperparameters(draws)
         ['lengthscale']
     """
-    if not is_from_sample(posterior):
+    kept = kept_by(posterior)
+    if kept is None:
         raise ValueError(
             "these draws do not say which of their variables are whitened values, as "
             "those of gp.sample do. Leave the processes out by name: "
             'var_names=["~f"].'
         )
     name = "posterior" if "posterior" in posterior else "prior"
-    whitened = json.loads(posterior[name].attrs["whitened_sites"])
-    return [n for n in group(posterior, name) if n not in whitened]
-
-
-def is_from_sample(posterior: Any) -> bool:
-    """Whether an object says which of its variables are whitened values."""
-    if not isinstance(posterior, Mapping) or isinstance(posterior, dict):
-        return False
-    name = "posterior" if "posterior" in posterior else "prior"
-    return name in posterior and "whitened_sites" in posterior[name].attrs
+    return [n for n in group(posterior, name) if n not in kept.whitened_sites]
 
 
 def group(posterior: Any, name: str) -> dict[str, np.ndarray]:

@@ -14,7 +14,6 @@ from numpyro.infer.svi import SVIState
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.trend import last_bound
-from svgp_ppl.inducing_origin import ORIGIN
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.runtime.checkpoints import Stored, read, write
 from svgp_ppl.runtime.nested import flattened, rebuilt
@@ -112,7 +111,7 @@ class Fit:
         record["params"], layouts = flattened(self.params)
         rebuilt(record["params"], layouts)  # or it could not be loaded
         record["layouts"] = json.dumps(layouts)
-        record[ORIGIN] = json.dumps(dict(self.inducing_origin))
+        record["inducing_origin"] = json.dumps(dict(self.inducing_origin))
         write(path, "fit", record, self.state)
 
     @staticmethod
@@ -132,7 +131,7 @@ class Fit:
         """
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
-        record[ORIGIN] = json.loads(record.pop(ORIGIN, "{}"))
+        record["inducing_origin"] = json.loads(record.pop("inducing_origin", "{}"))
         params = rebuilt(record.pop("params"), layouts)
         params = jax.tree.map(jnp.asarray, params)
         steps = record.get("unfreeze_at", {})

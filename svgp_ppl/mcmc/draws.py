@@ -11,8 +11,8 @@ from jax import random
 from jax.scipy.special import logsumexp
 
 from svgp_ppl.diagnostics import Axes, to_arviz
+from svgp_ppl.diagnostics.kept import Kept
 from svgp_ppl.handlers import trace_of
-from svgp_ppl.inducing_origin import ORIGIN
 from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
@@ -57,6 +57,7 @@ def as_arviz(
         groups = {"warmup_posterior": _constrained(key, target, start, last)}
         if chains.warmup_stats:
             groups["warmup_sample_stats"] = chains.warmup_stats
+    kept = Kept(target.process_names, target.layouts, target.inducing_origin)
     return to_arviz(
         draws,
         observed_data={
@@ -66,15 +67,13 @@ def as_arviz(
         **groups,
         **axes._asdict(),
         attrs={
-            "whitened_sites": json.dumps(target.process_names),
-            "param_layouts": json.dumps(target.layouts),
+            **kept.as_attrs(),
             "sampling_seconds": chains.seconds,
             "warmup_seconds": chains.warmup_seconds,
             "compile_seconds": chains.compile_seconds,
             "num_gradients": int(chains.num_gradients),
             "sampler": sampler[0],
             "sampler_settings": json.dumps(sampler[1], default=str),
-            ORIGIN: json.dumps(target.inducing_origin),
             **attrs,
         },
     )

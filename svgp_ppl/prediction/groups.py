@@ -1,6 +1,5 @@
 """Groups of an ArviZ object, from the model run at every draw of v and θ."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,8 +10,9 @@ from jax import random
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
+from svgp_ppl.diagnostics.kept import Kept, is_arviz
 from svgp_ppl.handlers import is_inducing, is_layer
-from svgp_ppl.inducing_origin import require_same_z
+from svgp_ppl.inducing_origin import known_origin, require_same_z
 from svgp_ppl.observations import expected_of
 from svgp_ppl.observations.observed import (
     Data,
@@ -179,10 +179,8 @@ class Groups:
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
         axes = axes_of(shapes, plates, rows, coords, dims, self._like)
-        attrs = {
-            "whitened_sites": json.dumps(self._facts.whitened),
-            "param_layouts": json.dumps(self._layouts),
-        }
+        origin = known_origin(self._like)
+        attrs = Kept(self._facts.whitened, self._layouts, origin).as_attrs()
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
             groups.pop("posterior", None),
@@ -266,8 +264,7 @@ def _require_same_rows(add_to, groups: dict[str, Any]) -> None:
 
 
 def _require_arviz(add_to) -> None:
-    is_object = isinstance(add_to, Mapping) and not isinstance(add_to, dict)
-    if add_to is not None and not is_object:
+    if add_to is not None and not is_arviz(add_to):
         raise ValueError(
             "add_to must be an ArviZ object, such as gp.sample returns, and is a "
             f"{type(add_to).__name__}."

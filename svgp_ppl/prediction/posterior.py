@@ -1,6 +1,5 @@
 """The posterior in one form: a fit, a guide, draws, or the prior."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -11,6 +10,7 @@ from jaxtyping import Array
 from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.diagnostics import group
+from svgp_ppl.diagnostics.kept import kept_by
 from svgp_ppl.runtime.nested import rebuilt
 
 __all__ = ["Fitted", "Guide", "Prior", "Samples", "choose_draws", "take_posterior"]
@@ -88,8 +88,9 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
 
 def _frozen_of(posterior: Any) -> dict[str, Any]:
     """The parameters that were frozen under a sampler, from its draws."""
-    layouts = posterior["posterior"].attrs.get("param_layouts", "{}")
-    return rebuilt(group(posterior, "constant_data"), json.loads(layouts))
+    kept = kept_by(posterior)
+    layouts = kept.param_layouts if kept else {}
+    return rebuilt(group(posterior, "constant_data"), layouts)
 
 
 def _samples(values: dict[str, Array], params: Mapping[str, Any]) -> Samples:

@@ -1,0 +1,44 @@
+"""What an ArviZ object says of the model whose latent values it holds."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Kept", "is_arviz", "kept_by"]
+
+
+class Kept(NamedTuple):
+    """Attributes of the group ``posterior`` or ``prior``, each a line of JSON.
+
+    Attributes:
+        whitened_sites: Names of the variables that are whitened values.
+        param_layouts: The trees of which frozen parameters are leaves, by name.
+        inducing_origin: Digests of the arguments that inducing inputs were computed
+            from, by name.
+    """
+
+    whitened_sites: list[str]
+    param_layouts: dict[str, Any]
+    inducing_origin: dict[str, str]
+
+    def as_attrs(self) -> dict[str, str]:
+        """The attributes."""
+        return {name: json.dumps(value) for name, value in self._asdict().items()}
+
+
+def is_arviz(posterior: Any) -> bool:
+    """Whether it is an ArviZ object of either version."""
+    return isinstance(posterior, Mapping) and not isinstance(posterior, dict)
+
+
+def kept_by(posterior: Any) -> Kept | None:
+    """What is kept in an ArviZ object; None if it is not one of ours."""
+    if not is_arviz(posterior):
+        return None
+    name = "posterior" if "posterior" in posterior else "prior"
+    attrs = posterior[name].attrs if name in posterior else {}
+    if "whitened_sites" not in attrs:
+        return None
+    others = {name: attrs.get(name, "{}") for name in Kept._fields[1:]}
+    written = {"whitened_sites": attrs["whitened_sites"], **others}
+    return Kept(**{name: json.loads(value) for name, value in written.items()})
