@@ -227,7 +227,7 @@ def require_positive(
     """Raise if a concrete number, or one of an array, is not positive (or is NaN).
 
     Args:
-        value: A number or an array; None and placeholders of ``jax.tree`` pass.
+        value: A number or an array.
         what: Its name in error messages.
         or_zero: Whether zero is allowed.
         or_infinite: Whether infinity is.
@@ -235,8 +235,6 @@ def require_positive(
     if not is_concrete(value):
         return
     array = np.atleast_1d(np.asarray(value))
-    if array.dtype == object:
-        return
     kind = "positive or zero" if or_zero else "positive"
     if not is_real(array):
         raise ValueError(f"{what} must be {kind}, and is {value!r}.")

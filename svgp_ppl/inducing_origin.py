@@ -82,6 +82,8 @@ def moved(
     origin: Mapping[str, str], model: Callable, args: tuple, kwargs: dict[str, Any]
 ) -> list[str]:
     """The arguments of an origin of z that are others now."""
+    if not origin:
+        return []
     named = _named(model, args, kwargs)
     shared = {n: digest for n, digest in origin.items() if n in named}
     return [n for n, digest in shared.items() if _digest(named[n]) != digest]

@@ -17,7 +17,8 @@ def register_dataclass(cls: Class) -> Class:
     part of the structure, every other field holds leaves. Since JAX 0.10 the structures
     of two classes with fields of the same names compare equal there, and ``jax.jit``
     runs what it compiled for the one for the other wherever their hashes fall
-    together; here they differ.
+    together; here they differ. And a tree that JAX takes apart and puts together is not
+    made anew: ``__post_init__`` sees what a user passes, never a placeholder.
 
     Args:
         cls: The class, a dataclass.
@@ -41,6 +42,7 @@ def register_dataclass(cls: Class) -> Class:
     if not dataclasses.is_dataclass(node):
         raise TypeError(f"expected a dataclass, got {cls!r}: put @dataclass below")
     fields = [field for field in dataclasses.fields(node) if field.init]
+    is_whole = len(fields) == len(dataclasses.fields(node))
     static = [field.name for field in fields if field.metadata.get("static", False)]
     data = [field.name for field in fields if field.name not in static]
 
@@ -53,10 +55,14 @@ def register_dataclass(cls: Class) -> Class:
         return tuple(zip(map(GetAttrKey, data), values, strict=True)), structure
 
     def unflatten(structure, values):
-        return cls(
-            **dict(zip(static, structure, strict=True)),
-            **dict(zip(data, values, strict=True)),
-        )
+        given = dict(zip(static, structure, strict=True))
+        given |= zip(data, values, strict=True)
+        if not is_whole:  # the other fields are computed from these
+            return cls(**given)
+        tree = object.__new__(cls)
+        for name, value in given.items():
+            object.__setattr__(tree, name, value)
+        return tree
 
     register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls

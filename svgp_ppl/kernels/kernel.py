@@ -25,8 +25,7 @@ __all__ = [
     "single",
 ]
 
-# A float, an array or a tracer; also whatever JAX puts in a leaf's place while it takes
-# pytrees apart, which is why fields are neither annotated more closely nor checked.
+# A float, an array or a tracer, and whatever JAX puts in the place of a leaf.
 Value = Any
 
 

@@ -65,11 +65,9 @@ class Ordinal:
         if isinstance(self.cutpoints, list | tuple):
             object.__setattr__(self, "cutpoints", np.asarray(self.cutpoints, float))
         cutpoints = self.cutpoints
-        if type(cutpoints) is object or not is_concrete(cutpoints):
+        if not is_concrete(cutpoints):
             return
         array = np.asarray(cutpoints)
-        if array.dtype == object:  # a placeholder of jax.tree
-            return
         is_line = array.ndim == 1 and len(array) > 0
         if not is_line or not np.all(np.isfinite(array)) or np.any(np.diff(array) <= 0):
             raise ValueError(

@@ -47,7 +47,7 @@ class Binomial:
         require_positive(total, what)
         if is_concrete(total):
             array = np.asarray(total)
-            if array.dtype != object and np.any(array != np.round(array)):
+            if np.any(array != np.round(array)):
                 raise ValueError(f"{what} must be whole numbers, and is {total!r}.")
 
     def __call__(self, f: Array) -> dist.Distribution:

@@ -156,8 +156,6 @@ def _require_codes(censored, codes: tuple, name: str) -> None:
     if not is_concrete(censored):
         return
     array = np.asarray(censored)
-    if array.dtype == object:  # a placeholder of jax.tree
-        return
     if array.dtype.kind not in "biuf" or not np.all(np.isin(array, codes)):
         words = {-1: "−1 (the value is below)", 0: "0 (it is y)", 1: "1 (it is above)"}
         raise ValueError(

@@ -43,31 +43,25 @@ def noise_variance(noise) -> float:
 
 def require_flip(flip) -> None:
     """Raise unless a concrete flip probability lies strictly between 0 and 1."""
-    if not is_concrete(flip):
-        return
-    value = np.asarray(flip)
-    if value.dtype == object:  # a placeholder of jax.tree
-        return
-    if value.dtype.kind not in "iuf" or not np.all((value > 0.0) & (value < 1.0)):
-        raise ValueError(
-            "flip must lie strictly between 0 and 1, and is "
-            f"{flip!r}: with 0 a single label on the wrong side has probability zero. "
-            "Give a small number such as 1e-3, or learn it: numpyro.param('flip', "
-            "1e-3, constraint=numpyro.distributions.constraints.unit_interval)."
-        )
+    require_share(
+        flip,
+        "flip",
+        "With 0 a single label on the wrong side has probability zero. Give a small "
+        "number such as 1e-3, or learn it: numpyro.param('flip', 1e-3, "
+        "constraint=numpyro.distributions.constraints.unit_interval).",
+    )
 
 
-def require_share(value, what: str) -> None:
+def require_share(
+    value, what: str, advice: str = "To learn it: numpyro.sample(..., dist.Beta(1, 1))."
+) -> None:
     """Raise unless a concrete value lies strictly between 0 and 1."""
     if not is_concrete(value):
         return
     array = np.asarray(value)
-    if array.dtype == object:  # a placeholder of jax.tree
-        return
     if array.dtype.kind not in "iuf" or not np.all((array > 0.0) & (array < 1.0)):
         raise ValueError(
-            f"{what} must lie strictly between 0 and 1, and is {value!r}. To learn it: "
-            "numpyro.sample(..., dist.Beta(1.0, 1.0))."
+            f"{what} must lie strictly between 0 and 1, and is {value!r}. {advice}"
         )
 
 
