@@ -24,6 +24,7 @@ from svgp_ppl.expectations import Method, is_random
 from svgp_ppl.features import Points, as_features, jitter_of
 from svgp_ppl.handlers import marked_deterministic, random_key, require_new_site
 from svgp_ppl.kernels import as_kernel, kernel_values
+from svgp_ppl.kernels.kernel import may_vanish
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected, expected_of
@@ -134,15 +135,16 @@ def sparse_gp(
 
 def _require_values(name: str, kernel, jitter) -> None:
     """Refuse impossible kernel values and an impossible jitter."""
+    vanishing = may_vanish(kernel)
     for field, value in kernel_values(kernel).items():
         what = f"the {field} of process '{name}'"
         if value is None:
             raise ValueError(f"{what} must be a positive number, and is None.")
-        # A term of a sum may vanish; an infinite lengthscale drops a column.
-        may_vanish = field.endswith((".variance", "_variance", "_variances", "offset"))
-        is_length = field.endswith("lengthscale")
+        # An infinite lengthscale drops a column.
+        allowed = {"or_zero": field in vanishing}
+        allowed["or_infinite"] = field.endswith("lengthscale")
         try:
-            require_positive(value, what, or_zero=may_vanish, or_infinite=is_length)
+            require_positive(value, what, **allowed)
         except ValueError as error:
             raise ValueError(
                 f"{error} (A prior of it must be one of positive numbers.)"

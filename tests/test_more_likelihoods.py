@@ -129,6 +129,16 @@ WEIGHTS = stats.norm.pdf(NODES) / np.sum(stats.norm.pdf(NODES))
 DENSE = MEANS + np.sqrt(VARIANCES) * NODES
 
 
+@pytest.mark.parametrize("name", ["CensoredGaussian", "Weibull"])
+def test_censored_distributions_are_trees_of_arrays(name):
+    likelihood = CASES[name][0]
+    f, y = jnp.linspace(-1.0, 1.0, len(CENSORED)), jnp.full(len(CENSORED), 0.7)
+    one, other = likelihood(f), likelihood(f + 0.0)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    made = jax.jit(lambda f: likelihood(f))(f)
+    np.testing.assert_allclose(made.log_prob(y), one.log_prob(y), rtol=1e-12)
+
+
 @pytest.fixture(scope="module")
 def computed():
     """Expectation, log predictive density and moments of every case; one program."""

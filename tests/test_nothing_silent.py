@@ -1,6 +1,7 @@
 """Mistakes that once gave a number without a word."""
 
 import warnings
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -631,6 +632,22 @@ def test_counts_beyond_32_bits(precision):
     gp.fit(random.key(0), model, None, x, y, num_steps=1, progress=False)
 
 
+@gp.register_dataclass
+@dataclass(frozen=True)
+class Pull(gp.kernels.Kernel):
+    """A kernel of one's own with a value that may be zero."""
+
+    pull: float
+
+    not_negative = ("pull",)
+
+    def _evaluate(self, pairs):
+        return jnp.exp(-self.pull * pairs.squared_distance(1.0))
+
+    def _evaluate_diagonal(self, x):
+        return jnp.ones(len(x))
+
+
 def test_values_that_make_no_kernel_and_no_likelihood():
     for kernel, name in (
         (gp.kernels.ArcCosine(weight_variances=-1.0), "weight_variances"),
@@ -641,6 +658,9 @@ def test_values_that_make_no_kernel_and_no_likelihood():
             gp.sparse_gp("f", kernel, counts_z())
     with numpyro.handlers.seed(rng_seed=0):
         gp.sparse_gp("f", gp.kernels.Polynomial(2, offset=0.0), counts_z())
+        gp.sparse_gp("g", Pull(0.0), counts_z())
+    with pytest.raises(ValueError, match="the pull of process 'f' must be"):
+        gp.sparse_gp("f", Pull(-1.0), counts_z())
     with pytest.raises(ValueError, match="scale of a GPRN likelihood must be positive"):
         gp.likelihoods.GPRN(2, 1, -1.0)
     log = dist.transforms.ExpTransform().inv

@@ -21,6 +21,7 @@ __all__ = [
     "Value",
     "White",
     "kernel_values",
+    "may_vanish",
     "per_column",
     "single",
 ]
@@ -61,19 +62,33 @@ def per_column(name: str, value: Value, width: int) -> Array:
     return value
 
 
-def kernel_values(kernel: Any, prefix: str = "") -> dict[str, Value]:
-    """Values of a kernel and its parts that must be positive, or not negative."""
-    known = ("lengthscale", "variance", "period", "alpha")
-    known += getattr(kernel, "not_negative", ())
+def kernel_values(kernel: Any) -> dict[str, Value]:
+    """Values of a kernel and its parts that must be positive, or at least not negative.
+
+    Those that may be zero, :func:`may_vanish` names.
+    """
+    return {name: value for name, (value, _) in _checked_values(kernel).items()}
+
+
+def may_vanish(kernel: Any) -> set[str]:
+    """Names of the :func:`kernel_values` that may be zero, as parts of a sum may be."""
+    found = _checked_values(kernel).items()
+    return {name for name, (_, may_be_zero) in found if may_be_zero}
+
+
+def _checked_values(kernel: Any, prefix: str = "") -> dict[str, tuple[Value, bool]]:
+    positive = ("lengthscale", "variance", "period", "alpha")
+    not_negative = getattr(kernel, "not_negative", ())
     values = {}
     fields = dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
     for part in fields:
         value = getattr(kernel, part.name)
         name = f"{prefix}{part.name}"
         if dataclasses.is_dataclass(value):
-            values |= kernel_values(value, f"{name}.")
-        elif part.name in known:
-            values[name] = value
+            values |= _checked_values(value, f"{name}.")
+        elif part.name in (*positive, *not_negative):
+            is_of_part = prefix != "" and part.name == "variance"
+            values[name] = value, is_of_part or part.name in not_negative
     return values
 
 

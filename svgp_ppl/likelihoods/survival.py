@@ -64,14 +64,13 @@ class CensoredGaussian:
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(f, scale²) with the probability of what is known."""
-        normal = dist.Normal(f, self.scale)
+        return _Censored(dist.Normal(f, self.scale), f, self)
 
-        def log_prob(y):
-            sign = jnp.asarray(self.censored, f.dtype)
-            tail = log_ndtr(sign * (f - y) / self.scale)
-            return jnp.where(sign == 0, normal.log_prob(y), tail)
-
-        return _Censored(normal, log_prob, jnp.shape(self.censored))
+    def log_known(self, f: Array, y) -> Array:
+        """log p(y | f), or the log probability of all values beyond y."""
+        sign = jnp.asarray(self.censored, f.dtype)
+        tail = log_ndtr(sign * (f - y) / self.scale)
+        return jnp.where(sign == 0, dist.Normal(f, self.scale).log_prob(y), tail)
 
 
 @register_dataclass
@@ -108,25 +107,28 @@ class Weibull:
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Weibull with scale exp(f) and the probability of what is known."""
-        weibull = dist.Weibull(rate_of(f), self.concentration)
+        return _Censored(dist.Weibull(rate_of(f), self.concentration), f, self)
 
-        def log_prob(y):
-            hazard = rate_of(self.concentration * (jnp.log(y) - f))
-            return _log_density(self, y, f, hazard)
-
-        return _Censored(weibull, log_prob, jnp.shape(self.censored))
+    def log_known(self, f: Array, y) -> Array:
+        """log p(y | f), or the log probability of all times after y."""
+        hazard = rate_of(self.concentration * (jnp.log(y) - f))
+        return _log_density(self, y, f, hazard)
 
 
 class _Censored(dist.Distribution):
     """A distribution whose log probability is that of what is known."""
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("base",)
-    pytree_aux_fields = ("_log_prob",)
+    pytree_data_fields = ("base", "f", "likelihood")
 
-    def __init__(self, base, log_prob, shape: tuple):
-        self.base, self._log_prob = base, log_prob
-        batch: Any = jnp.broadcast_shapes(base.batch_shape, shape)
+    def __init__(
+        self,
+        base: dist.Distribution,
+        f: Array,
+        likelihood: CensoredGaussian | Weibull,
+    ):
+        self.base, self.f, self.likelihood = base, f, likelihood
+        batch = jnp.broadcast_shapes(base.batch_shape, jnp.shape(likelihood.censored))
         super().__init__(batch, ())
 
     @property
@@ -137,7 +139,7 @@ class _Censored(dist.Distribution):
         return self.base.expand(self.batch_shape).sample(key, sample_shape)
 
     def log_prob(self, value, intermediates=None):
-        return self._log_prob(value)
+        return self.likelihood.log_known(self.f, value)
 
     def cdf(self, value):
         return self.base.cdf(value)
