@@ -24,6 +24,7 @@ from svgp_ppl.primitives import propagate, sparse_gp
 
 __all__ = ["Layer", "LinearMean", "compose", "layers", "linear_mean"]
 
+_WIDTH = "the width of a layer"
 # Widest inner layer of the paper's experiments.
 _WIDEST = 30
 
@@ -78,7 +79,7 @@ def linear_mean(x, width: int) -> LinearMean:
         (5, 4)
     """
     rows = checked_inputs(x, "the inputs of the layer")
-    _require_widths([width])
+    require_count(width, _WIDTH)
     if width >= rows.shape[1]:
         return LinearMean(jnp.eye(rows.shape[1], width, dtype=rows.dtype))
     right = np.linalg.svd(np.asarray(rows), full_matrices=False)[2]
@@ -126,7 +127,7 @@ def layers(
         [(10, 3), (10, 2)]
     """
     rows = checked_inputs(x, "the inputs x")
-    _require_widths([num_layers], "num_layers")
+    require_count(num_layers, "num_layers")
     if widths is None:
         widths = [min(rows.shape[1], _WIDEST)] * (num_layers - 1)
     if len(widths) != num_layers - 1:
@@ -134,7 +135,8 @@ def layers(
             f"{num_layers} layers have {num_layers - 1} inner widths, and widths has "
             f"{len(widths)}: {list(widths)}."
         )
-    _require_widths(widths)
+    for width in widths:
+        require_count(width, _WIDTH)
     z, made = kmeans(rows, num_inducing, seed=seed), []
     for width in widths:
         mean = linear_mean(rows, width)
@@ -201,8 +203,3 @@ def compose(
         if number < last:
             h = propagate(f"{name}_{number}_h", latent)
     return latent
-
-
-def _require_widths(widths: Sequence[int], what: str = "the width of a layer") -> None:
-    for width in widths:
-        require_count(width, what)

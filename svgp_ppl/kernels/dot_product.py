@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels.kernel import Kernel, Value, per_column, single
@@ -69,7 +70,8 @@ class Polynomial(Kernel):
     not_negative: ClassVar = ("offset",)
 
     def __post_init__(self):
-        if not isinstance(self.degree, int) or self.degree < 1:
+        is_whole = isinstance(self.degree, int | np.integer)
+        if not is_whole or isinstance(self.degree, bool) or self.degree < 1:
             raise ValueError(
                 f"expected a positive integer for degree, got {self.degree!r}"
             )

@@ -95,44 +95,36 @@ class RationalQuadratic(Stationary):
 class Matern(Stationary):
     """σ² ρ(r), the Matérn family: Rasmussen & Williams (2006), section 4.2.1."""
 
-    @abc.abstractmethod
-    def _correlation_at(self, distance: Array) -> Array:
-        """ρ(r), elementwise; ρ(0) = 1."""
-
-    def _correlation(self, squared_distance: Array) -> Array:
-        # The gradient at r = 0 is that of the flat top (or the kink), 0.
-        return self._correlation_at(linalg.safe_sqrt(squared_distance))
-
 
 # Written as functions of s = r², because the root would lose the slopes at s = 0: these
 # are the variances of derivatives, ∂²k(x, x') / ∂x ∂x' = −2 ρ'(0) σ²/ℓ² at x = x'.
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _once(rate: float, s: Array) -> Array:
+def _matern32(rate: float, s: Array) -> Array:
     """(1 + c r) exp(−c r), with the slope −c²/2 exp(−c r)."""
     scaled = rate * linalg.safe_sqrt(s)
     return (1.0 + scaled) * jnp.exp(-scaled)
 
 
-@_once.defjvp
+@_matern32.defjvp
 def _(rate, primals, tangents):
     (s,), (ds,) = primals, tangents
     slope = -0.5 * rate**2 * jnp.exp(-rate * linalg.safe_sqrt(s))
-    return _once(rate, s), slope * ds
+    return _matern32(rate, s), slope * ds
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _twice(rate: float, s: Array) -> Array:
+def _matern52(rate: float, s: Array) -> Array:
     """(1 + c r + c²r²/3) exp(−c r), with the slope −c²/6 (1 + c r) exp(−c r)."""
     scaled = rate * linalg.safe_sqrt(s)
     return (1.0 + scaled + scaled * scaled / 3.0) * jnp.exp(-scaled)
 
 
-@_twice.defjvp
+@_matern52.defjvp
 def _(rate, primals, tangents):
     (s,), (ds,) = primals, tangents
-    return _twice(rate, s), -(rate**2) / 6.0 * _once(rate, s) * ds
+    return _matern52(rate, s), -(rate**2) / 6.0 * _matern32(rate, s) * ds
 
 
 @register_dataclass
@@ -145,8 +137,9 @@ class Matern12(Matern):
         (20, 5)
     """
 
-    def _correlation_at(self, distance: Array) -> Array:
-        return jnp.exp(-distance)
+    def _correlation(self, squared_distance: Array) -> Array:
+        # The gradient at r = 0, where the kink is, is taken for 0.
+        return jnp.exp(-linalg.safe_sqrt(squared_distance))
 
 
 @register_dataclass
@@ -160,11 +153,7 @@ class Matern32(Matern):
     """
 
     def _correlation(self, squared_distance: Array) -> Array:
-        return _once(3**0.5, squared_distance)
-
-    def _correlation_at(self, distance: Array) -> Array:
-        scaled = 3**0.5 * distance
-        return (1.0 + scaled) * jnp.exp(-scaled)
+        return _matern32(3**0.5, squared_distance)
 
 
 @register_dataclass
@@ -178,11 +167,7 @@ class Matern52(Matern):
     """
 
     def _correlation(self, squared_distance: Array) -> Array:
-        return _twice(5**0.5, squared_distance)
-
-    def _correlation_at(self, distance: Array) -> Array:
-        scaled = 5**0.5 * distance
-        return (1.0 + scaled + scaled * scaled / 3.0) * jnp.exp(-scaled)
+        return _matern52(5**0.5, squared_distance)
 
 
 @register_dataclass
@@ -215,10 +200,10 @@ class Periodic(Kernel):
         lengthscale = per_column("lengthscale", base.lengthscale, width)
         sine = jnp.sin(jnp.pi * pairs.difference() / period) / lengthscale
         if isinstance(base, Matern) and width > 1:
-            correlation = base._correlation_at(jnp.sum(jnp.abs(sine), axis=-1))
+            squared_distance = jnp.square(jnp.sum(jnp.abs(sine), axis=-1))
         else:
-            correlation = base._correlation(jnp.sum(jnp.square(sine), axis=-1))
-        return single("variance", base.variance) * correlation
+            squared_distance = jnp.sum(jnp.square(sine), axis=-1)
+        return single("variance", base.variance) * base._correlation(squared_distance)
 
     def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
         return self._stationary().diagonal(x)

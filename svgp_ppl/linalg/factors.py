@@ -183,10 +183,7 @@ _MOST_MATRICES = 32
 
 
 def safe_sqrt(x: Array) -> Array:
-    """√x clamped at zero, with derivative zero (not infinite) there.
-
-    The one place where a variance that rounding made negative is clamped.
-    """
+    """√x clamped at zero, with derivative zero (not infinite) there."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 

@@ -273,10 +273,10 @@ def _require_kind(path: str | os.PathLike, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike) -> Iterator[Any]:
-    """The arrays of a file, after a check of its kind.
+    """The arrays of a file.
 
     Raises:
-        ValueError: It is another kind of file; says which.
+        ValueError: It is no archive of arrays, or is damaged; says what it is.
     """
     require_plain(Path(path))
     with open(path, "rb") as file:

@@ -87,12 +87,6 @@ class Conditional(NamedTuple):
         solve = jax.vmap(solve_lower_transposed)
         return jnp.reshape(solve(self.precision_tril, rows[..., None]), jnp.shape(xi))
 
-    def base(self, v: Array) -> Array:
-        """ξ of v, the inverse of :meth:`value`."""
-        rows = jnp.reshape(v, (*self.shift.shape, 1))
-        rotated = matmul(jnp.swapaxes(self.precision_tril, -1, -2), rows)[..., 0]
-        return jnp.reshape(rotated - self.shift, jnp.shape(v))
-
     def log_det(self) -> Float[Array, ""]:
         """log |∂v/∂ξ| = −Σ log C_ii."""
         diagonal = jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)
