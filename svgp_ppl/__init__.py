@@ -37,6 +37,7 @@ from svgp_ppl.latent import Latent, stack
 from svgp_ppl.mcmc.hybrid import Hybrid, fit_and_sample
 from svgp_ppl.mcmc.importance import importance_sample
 from svgp_ppl.mcmc.sample import sample
+from svgp_ppl.observations import Expected
 from svgp_ppl.prediction import (
     Prediction,
     draw_functions,
@@ -46,7 +47,7 @@ from svgp_ppl.prediction import (
     predict_batches,
     prior_predictive,
 )
-from svgp_ppl.primitives import Expected, observe, propagate, sparse_gp
+from svgp_ppl.primitives import observe, propagate, sparse_gp
 from svgp_ppl.process import SparseGP
 from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows import arrow_rows, shard

@@ -20,8 +20,8 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.handlers import marginalised, trace_of, unwrapped
+from svgp_ppl.observations import observe_sites
 from svgp_ppl.observations.residual import Seen, gain
-from svgp_ppl.primitives import expected_of
 from svgp_ppl.variational import Entropy, group_of, prior_kl
 
 __all__ = ["MarginalELBO", "require_data"]
@@ -123,7 +123,7 @@ class MarginalELBO(ELBO):
             )
             bound -= divergence if scale is None else scale * divergence
         if self.conditional == "scaled":
-            bound += gain(_observe_sites(model_trace))
+            bound += gain(_seen(model_trace))
         mutable = {**_mutable(guide_trace), **_mutable(model_trace)}
         return bound, mutable or None
 
@@ -133,8 +133,8 @@ def require_data(model_trace: dict[str, dict]) -> None:
 
     Without them a bound is that of another model, in which the missing data are latent.
     """
-    for name, site in model_trace.items():
-        if expected_of(site) is not None and not site["is_observed"]:
+    for name in observe_sites(model_trace):
+        if not model_trace[name]["is_observed"]:
             raise ValueError(
                 f"the observe site '{name}' has no data, so there is nothing to fit it "
                 "to: was y passed to the model, and on to obs=?"
@@ -148,14 +148,13 @@ def require_data(model_trace: dict[str, dict]) -> None:
         )
 
 
-def _observe_sites(model_trace: dict[str, dict]) -> list[Seen]:
+def _seen(model_trace: dict[str, dict]) -> list[Seen]:
     """The ``observe`` sites, with the masks around them."""
     found = []
-    for site in model_trace.values():
-        expected = expected_of(site)
-        if expected is not None:
-            _, mask = unwrapped(site["fn"])
-            found.append(Seen(expected, site["value"], mask, site["scale"]))
+    for name, expected in observe_sites(model_trace).items():
+        site = model_trace[name]
+        _, mask = unwrapped(site["fn"])
+        found.append(Seen(expected, site["value"], mask, site["scale"]))
     return found
 
 

@@ -27,14 +27,12 @@ from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.kernels.kernel import may_vanish
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
-from svgp_ppl.observations import Expected, expected_of
+from svgp_ppl.observations import Expected
 from svgp_ppl.observations.missing import checked_mask, over_rows
 from svgp_ppl.plates import require_fitting_plates
 from svgp_ppl.process import SparseGP
 
 __all__ = [
-    "Expected",
-    "expected_of",
     "observe",
     "propagate",
     "sparse_gp",

@@ -35,8 +35,8 @@ from svgp_ppl.handlers import (
     unwrapped,
 )
 from svgp_ppl.handlers import is_point as is_point_mass
+from svgp_ppl.observations import is_latent, observe_sites
 from svgp_ppl.plates import all_rows, first_rows
-from svgp_ppl.primitives import expected_of
 from svgp_ppl.rows import in_batches, is_array
 from svgp_ppl.runtime.compilation import call, look
 
@@ -175,7 +175,7 @@ class _Assessment:
         log_weights = jnp.zeros(0)
         if self.num_seen == self.num_rows and is_point and are_exact and not is_deep:
             log_weights = weights_of(key, model_trace, _NUM_DRAWS)
-        observed = filter(None, map(expected_of, sites))
+        observed = observe_sites(model_trace).values()
         return Data(
             num_rows=(self.num_seen, self.num_rows),
             sites=sites_of(model_trace, self._scale(model_trace)),
@@ -184,7 +184,7 @@ class _Assessment:
             is_deep=is_deep,
             is_random=any(expected.key is not None for expected in observed),
             is_point=is_point,
-            only_q=not any(s["type"] == "param" or _is_theta(s) for s in sites),
+            only_q=not any(s["type"] == "param" or is_latent(s) for s in sites),
             log_weights=log_weights,
             cdf=_cdf(model_trace),
         )
@@ -242,16 +242,11 @@ def _log_density(sites: dict[str, dict]) -> Array:
     return total
 
 
-def _is_theta(site: dict) -> bool:
-    is_drawn = site["type"] == "sample" and not site["is_observed"]
-    return is_drawn and not is_inducing(site) and expected_of(site) is None
-
-
 def _cdf(model_trace: dict[str, dict]) -> dict[tuple[str, str], Array]:
     """Prior probability of a smaller value, by name and kind of support."""
     found = {}
     for name, site in model_trace.items():
-        if not _is_theta(site):
+        if not is_latent(site):
             continue
         prior = unwrapped(site["fn"])[0]
         for kind, supports in _SUPPORTS.items():

@@ -19,9 +19,9 @@ from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrapped
+from svgp_ppl.observations import expected_of, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import first_rows, latents_of_rows, require_batch_plate, subsampled
-from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
 from svgp_ppl.runtime.dependence import inputs_read
 
@@ -101,9 +101,8 @@ def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
         sites = trace_of(seen, args, kwargs, key=key)
         require_data(sites)
         if isinstance(data, Whole):
-            for name, site in sites.items():
-                if expected_of(site) is not None:
-                    warn_if_none_counts(name, unwrapped(site["fn"])[1])
+            for name in observe_sites(sites):
+                warn_if_none_counts(name, unwrapped(sites[name]["fn"])[1])
 
     look(check, *data.first(), key)
     if isinstance(data, Whole):

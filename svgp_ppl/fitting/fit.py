@@ -29,6 +29,7 @@ from svgp_ppl.fitting.resuming import at_the_end_of, fit_in
 from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.inducing_origin import moved, origin_of_z
@@ -154,7 +155,7 @@ def fit(
         data = Whole(args, kwargs)
     else:
         data = Minibatches(args, kwargs, batch_size, order)
-    frozen = _with_late(freeze, guide, optimizer, num_steps, init)
+    frozen = _with_late(freeze, guide, optimizer, num_steps, earlier, initial)
     if earlier is not None and not (freeze or variational_first):
         frozen = {**earlier.unfreeze_at, **(frozen or {})}
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
@@ -178,17 +179,11 @@ def fit(
 
 def _origin(init) -> tuple[Fit | None, dict | None]:
     """What ``init`` continues, or the parameters from which it starts."""
-    match init:
-        case None:
-            return None, None
-        case Fit():
-            return init, None
-        case (_, Mapping()):
-            return None, dict(init[1])
-    raise ValueError(
-        "init must be what gp.fit returns, or (guide, params), and is a "
-        f"{type(init).__name__}."
-    )
+    if init is None:
+        return None, None
+    if isinstance(init, Fit):
+        return init, None
+    return None, guide_and_params(init, "init").params
 
 
 def _inducing_origin(
@@ -205,15 +200,17 @@ def _inducing_origin(
     return origin
 
 
-def _with_late(freeze, guide, optimizer, num_steps: int, init) -> Any:
+def _with_late(
+    freeze, guide, optimizer, num_steps: int, earlier: Fit | None, initial: dict | None
+) -> Any:
     """``freeze``, and what the guide freezes at first by default."""
     is_ours = isinstance(guide, ProcessGuide) and is_optax(optimizer)
     if not is_ours or not isinstance(freeze, Mapping | None):
         return freeze
-    if isinstance(init, Fit):
-        late = {n: init.unfreeze_at.get(n, 0) for n in guide.late_names()}
+    if earlier is not None:
+        late = {n: earlier.unfreeze_at.get(n, 0) for n in guide.late_names()}
     else:
-        known = () if init is None else init[1]
+        known = initial or ()
         late = {n: num_steps // 2 for n in guide.late_names() if n not in known}
     for pattern in freeze or ():
         late = {n: step for n, step in late.items() if not fnmatchcase(n, pattern)}

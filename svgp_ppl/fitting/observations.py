@@ -27,7 +27,7 @@ from svgp_ppl.features import Points, covariance
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import squared_distance, whiten
-from svgp_ppl.primitives import Expected, expected_of
+from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.rows import in_batches
 from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
 
@@ -42,11 +42,8 @@ _NODES = {2: 5, 3: 3}  # per component
 def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
     """Derivatives of E at every ``observe`` site, times ``scale``."""
     found = {}
-    for name, site in model_trace.items():
-        expected = expected_of(site)
-        if expected is None:
-            continue
-        marginal = expected.marginal()
+    for name, expected in observe_sites(model_trace).items():
+        site, marginal = model_trace[name], expected.marginal()
         value = _expectation_of(expected, site)
         covariance = _covariance(marginal)
         slopes = jax.grad(value, (1, 2))(marginal, marginal.mean, covariance)
@@ -104,13 +101,12 @@ def _covariance(marginal: Any) -> Array:
 
 def inputs_of(model_trace: dict[str, dict]) -> dict[tuple[str, str, int], Inputs]:
     """Every process at the inputs of every site and layer that sees it."""
+    seen = {n: expected.latent for n, expected in observe_sites(model_trace).items()}
+    layers = {n: site for n, site in model_trace.items() if is_layer(site)}
+    seen |= {n: site["infer"]["latent"] for n, site in layers.items()}
     found = {}
-    for name, site in model_trace.items():
-        expected = expected_of(site)
-        if expected is not None:
-            found |= _inputs_of_latent(name, expected.latent)
-        elif is_layer(site):
-            found |= _inputs_of_latent(name, site["infer"]["latent"])
+    for name, latent in seen.items():
+        found |= _inputs_of_latent(name, latent)
     return found
 
 
@@ -242,10 +238,8 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
 
     def log_likelihood(v: dict[str, Array]) -> Array:
         total = jnp.zeros(())
-        for name, site in model_trace.items():
-            expected = expected_of(site)
-            if expected is None:
-                continue
+        for name, expected in observe_sites(model_trace).items():
+            site = model_trace[name]
             start = expected.latent.at_inducing_mean().marginal()
             shift = jnp.zeros((len(expected.latent.terms), expected.latent.num_data))
             for (at, process, _), seen in inputs.items():

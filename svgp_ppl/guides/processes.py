@@ -12,12 +12,11 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
-from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.guides.points import PointEstimates
 from svgp_ppl.handlers import is_inducing, prototype, random_key, set_up, trace_of
+from svgp_ppl.observations import expected_of, observe_sites
 from svgp_ppl.plates import first_rows
-from svgp_ppl.primitives import expected_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected
 from svgp_ppl.variational import log_weights, split, unstack
 
@@ -25,7 +24,6 @@ __all__ = [
     "Group",
     "ProcessGuide",
     "gaussian",
-    "guide_and_params",
     "off_zero",
     "param",
     "require_covariance",
@@ -261,37 +259,6 @@ class ProcessGuide(AutoGuide):
         return values
 
 
-def guide_and_params(given: Any, name: str) -> tuple[Callable, Mapping[str, Any]]:
-    """The guide and the parameters of a fit.
-
-    Args:
-        given: What ``gp.fit`` returned, or ``(guide, params)``, where ``params`` may be
-            all that numpyro's ``SVI.run`` returns.
-        name: Name of the argument, for the error.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    parts = given
-    if not isinstance(given, tuple | list):
-        parts = getattr(given, "guide", None), getattr(given, "params", None)
-    match parts:
-        case (guide, SVIRunResult(params=params)) if callable(guide):
-            return guide, params
-        case (guide, params) if callable(guide) and isinstance(params, Mapping):
-            return guide, params
-    advice = ""
-    if isinstance(given, SVIRunResult):
-        advice = " It does not know its guide: write (guide, result)."
-    elif isinstance(given, AutoGuide):
-        advice = " A guide alone has no parameters: fit it first, gp.fit(key, model, "
-        advice += "guide, ...)."
-    raise ValueError(
-        f"{name} must be what gp.fit returns, or (guide, params) with the params of "
-        f"numpyro's SVI, and is a {type(given).__name__}.{advice}"
-    )
-
-
 def param(name: str, initial, constraint=constraints.real):
     """A parameter of a q(v)."""
     return numpyro.param(name, initial, constraint=constraint)
@@ -394,8 +361,7 @@ def _has_several_components(trace: dict[str, dict]) -> bool:
     Where all means are zero, so is the derivative of E (Σ_q w_q f_q − y)² with respect
     to each of them: a saddle point, which a fit that starts there never leaves.
     """
-    found = [expected_of(site) for site in trace.values()]
-    return any(not each.latent.is_single for each in found if each is not None)
+    return any(not each.latent.is_single for each in observe_sites(trace).values())
 
 
 def _is_absent(site: dict) -> bool:

@@ -27,9 +27,10 @@ from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
 from numpyro.infer.initialization import init_to_value
 
 from svgp_ppl.guides.coupled import AutoCoupled
-from svgp_ppl.guides.processes import Shapes, guide_and_params, off_zero, param
+from svgp_ppl.guides.fitted import guide_and_params
+from svgp_ppl.guides.processes import Shapes, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
-from svgp_ppl.primitives import expected_of
+from svgp_ppl.observations import is_latent
 from svgp_ppl.runtime.compilation import call, partition
 from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
 from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
@@ -291,12 +292,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
                     "another model?"
                 )
         found = gaussians_of(of_model, of_guide)
-        latent = {
-            name
-            for name, site in of_model.items()
-            if site["type"] == "sample"
-            and not (site["is_observed"] or is_inducing(site) or expected_of(site))
-        }
+        latent = {name for name, site in of_model.items() if is_latent(site)}
         return {n: centre[n] for n in latent & set(centre)}, found
 
     made_of = ("start of sites", model, guide, static)

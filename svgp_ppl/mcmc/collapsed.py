@@ -33,7 +33,7 @@ from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.marginals import Output
-from svgp_ppl.observations import Expected, expected_of
+from svgp_ppl.observations import Expected, expected_of, observe_sites
 from svgp_ppl.variational import project, unstack
 
 __all__ = ["IsIntegrated", "collapsed", "is_collapsible", "recovered"]
@@ -72,8 +72,7 @@ def is_collapsible(model_trace: dict[str, dict]) -> bool:
     Every process is seen through sites of ``observe`` with a Gaussian likelihood, a
     latent of one component and all rows at a time.
     """
-    observed = [expected_of(site) for site in model_trace.values()]
-    seen = [expected for expected in observed if expected is not None]
+    seen = observe_sites(model_trace).values()
     latent = [
         site
         for site in model_trace.values()

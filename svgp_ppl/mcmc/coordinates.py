@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import substitute
 
 from svgp_ppl.fitting import Fit
-from svgp_ppl.guides.processes import guide_and_params
+from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.linalg import matmul

@@ -25,7 +25,7 @@ from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
-from svgp_ppl.guides.processes import guide_and_params
+from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start

@@ -24,7 +24,7 @@ from jax import random
 from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.guides.processes import guide_and_params
+from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.samplers.sampler import CHAINS

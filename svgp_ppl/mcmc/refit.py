@@ -17,9 +17,10 @@ from numpyro.distributions import biject_to
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics import group
 from svgp_ppl.fitting import Fit, fit, natural_gradient
-from svgp_ppl.guides.processes import ProcessGuide, guide_and_params
+from svgp_ppl.guides.fitted import guide_and_params
+from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, set_up, trace_of
-from svgp_ppl.prediction.posterior_model import is_latent
+from svgp_ppl.observations import is_latent
 from svgp_ppl.runtime.compilation import look
 
 __all__ = ["refit"]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import jax
 from jax import random
@@ -13,7 +13,7 @@ from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
-from svgp_ppl.guides.processes import guide_and_params
+from svgp_ppl.guides.fitted import Guide, guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
@@ -135,7 +135,7 @@ def sample(
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
     origin = _origin(init)
-    params = origin.params if isinstance(origin, _Guide) else {}
+    params = origin.params if isinstance(origin, Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
     choice = _choice(coordinates, sampler, origin)
     biased = isinstance(sampler, StochasticGradient)
@@ -182,23 +182,16 @@ def _described(sampler: Sampler) -> tuple[str, dict[str, Any]]:
     return type(sampler).__name__, settings
 
 
-class _Guide(NamedTuple):
-    """A guide with its parameters, from which chains start."""
-
-    guide: Callable
-    params: Mapping[str, Any]
+_NAMES = {type(None): "none", Guide: "fit", Pathfinder: "pathfinder"}
 
 
-_NAMES = {type(None): "none", _Guide: "fit", Pathfinder: "pathfinder"}
-
-
-def _origin(init: Any) -> _Guide | Pathfinder | None:
+def _origin(init: Any) -> Guide | Pathfinder | None:
     """Where chains start; None for a random start."""
     if init is None or isinstance(init, Pathfinder):
         return init
     if init is Pathfinder:
         raise ValueError("init must be an object: write gp.mcmc.Pathfinder().")
-    return _Guide(*guide_and_params(init, "init"))
+    return guide_and_params(init, "init")
 
 
 def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:

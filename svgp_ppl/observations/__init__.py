@@ -1,5 +1,10 @@
 """Observations given latents: their distribution, and what is known of the data."""
 
-from svgp_ppl.observations.expected import Expected, expected_of
+from svgp_ppl.observations.expected import (
+    Expected,
+    expected_of,
+    is_latent,
+    observe_sites,
+)
 
-__all__ = ["Expected", "expected_of"]
+__all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]

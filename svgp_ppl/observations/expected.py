@@ -29,13 +29,13 @@ from svgp_ppl.expectations import (
     shifted,
     variational_expectation,
 )
-from svgp_ppl.handlers import unwrapped
+from svgp_ppl.handlers import is_inducing, unwrapped
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.observations.chunks import in_chunks
 from svgp_ppl.observations.missing import KnownEntries, filled, wide
 from svgp_ppl.rows.sharding import first_true, is_sharded
 
-__all__ = ["Expected", "expected_of"]
+__all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]
 
 
 class Expected(dist.Distribution):
@@ -285,3 +285,15 @@ def expected_of(site: dict) -> Expected | None:
         return None
     distribution, _ = unwrapped(site["fn"])
     return distribution if isinstance(distribution, Expected) else None
+
+
+def observe_sites(trace: dict[str, dict]) -> dict[str, Expected]:
+    """The ``Expected`` of every ``observe`` site of a trace, by name."""
+    found = {name: expected_of(site) for name, site in trace.items()}
+    return {name: expected for name, expected in found.items() if expected is not None}
+
+
+def is_latent(site: dict) -> bool:
+    """Whether a site of a model is neither data nor the values of a process."""
+    is_drawn = site["type"] == "sample" and not site["is_observed"]
+    return is_drawn and expected_of(site) is None and not is_inducing(site)

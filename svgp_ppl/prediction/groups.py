@@ -11,9 +11,10 @@ from jax import random
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
 from svgp_ppl.diagnostics.kept import Kept, is_arviz
+from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing, is_layer
 from svgp_ppl.inducing_origin import known_origin, require_same_z
-from svgp_ppl.observations import expected_of
+from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
     Data,
     data_of,
@@ -23,12 +24,11 @@ from svgp_ppl.observations.observed import (
     known_terms,
     plate_axes,
 )
-from svgp_ppl.prediction.posterior import Guide, Prior, Samples, take_posterior
+from svgp_ppl.prediction.posterior import Prior, Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import (
     ROWS_AT_A_TIME,
     PosteriorModel,
     every_draw,
-    is_latent,
 )
 from svgp_ppl.runtime.nested import flattened
 

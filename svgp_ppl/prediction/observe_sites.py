@@ -9,14 +9,13 @@ from svgp_ppl.expectations import (
     predictive_mean_and_variance,
     predictive_probabilities,
 )
+from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.prediction.averages import Average, by_name, total_moments
 from svgp_ppl.prediction.posterior_model import (
     ROWS_AT_A_TIME,
     PosteriorModel,
     every_draw,
-    observed,
 )
-from svgp_ppl.primitives import Expected
 
 __all__ = ["ObserveSites", "moments_of"]
 
@@ -100,7 +99,7 @@ class ObserveSites:
             return Expected(expected.likelihood, latent, chunk_size=rows, **options)
 
         def of_sites(sites, *rest):
-            found = observed(sites)
+            found = observe_sites(sites)
             return function({name: chunked(found[name]) for name in names}, *rest)
 
         rows = min(sum(self.runs.num_data[name] for name in names), ROWS_AT_A_TIME)

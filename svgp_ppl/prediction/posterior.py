@@ -1,27 +1,19 @@
 """The posterior in one form: a fit, a guide, draws, or the prior."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
-from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.diagnostics import group
 from svgp_ppl.diagnostics.kept import kept_by
+from svgp_ppl.guides.fitted import Guide, as_guide
 from svgp_ppl.runtime.nested import rebuilt
 
-__all__ = ["Fitted", "Guide", "Prior", "Samples", "choose_draws", "take_posterior"]
-
-
-@runtime_checkable
-class Fitted(Protocol):
-    """What ``gp.fit`` returns, as far as predictions know it."""
-
-    params: dict[str, Any]
-    guide: Callable
+__all__ = ["Prior", "Samples", "choose_draws", "take_posterior"]
 
 
 class Samples(NamedTuple):
@@ -34,13 +26,6 @@ class Samples(NamedTuple):
     def num_draws(self) -> int:
         """Number of draws."""
         return len(next(iter(self.values.values())))
-
-
-class Guide(NamedTuple):
-    """A guide and its fitted parameters."""
-
-    guide: Callable
-    params: dict[str, Any]
 
 
 class Prior(NamedTuple):
@@ -59,16 +44,12 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
     Raises:
         ValueError: It is none of these, or its sites differ in the number of draws.
     """
-    match posterior:
-        case Fitted():
-            return Guide(posterior.guide, dict(posterior.params))
-        case (guide, SVIRunResult(params=fitted)) if callable(guide):
-            return Guide(guide, dict(fitted))
-        case (guide, fitted) if callable(guide) and isinstance(fitted, Mapping):
-            return Guide(guide, dict(fitted))
-        case dict() if posterior:
-            values = {n: jnp.asarray(v) for n, v in posterior.items()}
-            return _samples(values, params or {})
+    guide = as_guide(posterior)
+    if guide is not None:
+        return guide
+    if isinstance(posterior, dict) and posterior:
+        values = {n: jnp.asarray(v) for n, v in posterior.items()}
+        return _samples(values, params or {})
     draws = group(posterior, "posterior") if isinstance(posterior, Mapping) else {}
     if not draws:
         came = f"is of type {type(posterior).__name__}: the model comes before it"

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from numpyro.handlers import substitute
 
 from svgp_ppl.checks import is_concrete, require_arguments
+from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -26,10 +27,10 @@ from svgp_ppl.handlers import (
     trace_of,
 )
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
 from svgp_ppl.prediction.averages import Average
-from svgp_ppl.prediction.posterior import Guide, Prior, Samples
-from svgp_ppl.primitives import Expected, expected_of
+from svgp_ppl.prediction.posterior import Prior, Samples
 from svgp_ppl.rows import filled_batches, in_batches
 from svgp_ppl.runtime.compilation import (
     as_jax_arrays,
@@ -45,9 +46,7 @@ __all__ = [
     "PosteriorModel",
     "averaged",
     "every_draw",
-    "is_latent",
     "keys_of",
-    "observed",
 ]
 
 # Rows (inputs times draws) projected at a time: saves memory without loss of speed.
@@ -183,7 +182,7 @@ class PosteriorModel:
             if isinstance(self.posterior, Guide):
                 _require_same_latents(guide_trace, sites)
             return _Facts(
-                {n: e.latent.num_data for n, e in observed(sites).items()},
+                {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
                 _any_drawn(guide_trace, sites),
             )
@@ -337,12 +336,6 @@ def keys_of(key, indices: Array) -> Any:
     return jax.vmap(lambda index: random.fold_in(key, index))(indices)
 
 
-def observed(sites: dict[str, dict]) -> dict[str, Expected]:
-    """The ``observe`` sites of a trace, by name."""
-    found = {name: expected_of(site) for name, site in sites.items()}
-    return {name: expected for name, expected in found.items() if expected is not None}
-
-
 def _undrawn(model: Callable) -> Callable:
     """The model with zeros for data that it would draw: facts need only their shape."""
 
@@ -368,12 +361,6 @@ def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
         for name, site in sites.items()
     )
     return any(of_guide) or any(of_model)
-
-
-def is_latent(site: dict) -> bool:
-    """Whether a site of a model is neither data nor the values of a process."""
-    is_drawn = site["type"] == "sample" and not site["is_observed"]
-    return is_drawn and expected_of(site) is None and not is_inducing(site)
 
 
 def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:

@@ -11,15 +11,15 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
 from svgp_ppl.expectations.cumulative import latent_cdf, predictive_cdf
+from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.observations.missing import checked_mask, filled, over_rows
 from svgp_ppl.observations.observed import plate_axes
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import choose_draws
-from svgp_ppl.prediction.posterior_model import Draws, keys_of, observed
+from svgp_ppl.prediction.posterior_model import Draws, keys_of
 from svgp_ppl.prediction.quantiles import cdf_of, inverted, of_labels
-from svgp_ppl.primitives import Expected
 
 __all__ = ["Of", "Prediction"]
 
@@ -139,7 +139,7 @@ class Prediction:
         name = self._name
 
         def check(sites) -> None:
-            expected = observed(sites)[name]
+            expected = observe_sites(sites)[name]
             shapes = expected.batch_shape, expected.event_shape
             known = None if mask is None else checked_mask(mask, name, *shapes)
             expected.checked_data(name, y, known)
@@ -253,7 +253,7 @@ class Prediction:
             return np.where(np.isnan(found), beyond, found)
 
         is_discrete = is_data and sites.runs.look(
-            lambda sites: observed(sites)[name].support.is_discrete
+            lambda sites: observe_sites(sites)[name].support.is_discrete
         )
         spread = np.asarray(variance)
         return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)

@@ -17,8 +17,9 @@ from jaxtyping import Array
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
 from svgp_ppl.inducing_origin import require_same_z
+from svgp_ppl.observations import observe_sites
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
-from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel, observed
+from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel
 
 __all__ = ["PathMethod", "as_sample_paths", "draw_functions"]
 
@@ -89,7 +90,7 @@ def draw_functions(
 
     draws = runs.over_draws(
         choose,
-        lambda sites, *_: {n: e.latent.mean for n, e in observed(sites).items()},
+        lambda sites, *_: {n: e.latent.mean for n, e in observe_sites(sites).items()},
         ("sample paths", num_draws, method, num_features),
         key_choice,
         key_runs,
