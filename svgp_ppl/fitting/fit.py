@@ -338,7 +338,9 @@ class _Run:
         bar = progress_bar(num_steps, "fit", progress)
         try:
             for count in self._blocks(num_steps, bar):
-                bar.set_postfix_str(self._words(patience, tolerance))
+                if patience is not None:
+                    self.stopped = self._has_settled(patience, tolerance)
+                bar.set_postfix_str(self._words())
                 bar.update(count)
                 if self.stopped:
                     break
@@ -393,16 +395,16 @@ class _Run:
             # Time from here on, waiting for rows included, belongs to the next steps.
             began = time.perf_counter()
 
-    def _words(self, patience: int | None, tolerance: float) -> str:
-        """Describe the bound; decides whether it has stopped rising."""
+    def _has_settled(self, patience: int, tolerance: float) -> bool:
+        """Whether the bound has stopped rising, with nothing frozen but for good."""
+        steps = [at for at in self.steps.unfreeze_at.values() if at < NEVER]
+        losses = np.concatenate(self.reached.history)[max(steps, default=0) :]
+        return _is_plateau(losses, patience, tolerance * self.facts.num_data)
+
+    def _words(self) -> str:
+        """The bound of the last block."""
         num_data = self.facts.num_data
-        history = self.reached.history
-        bound = -float(np.mean(history[-1]))
-        if patience is not None:
-            steps = [at for at in self.steps.unfreeze_at.values() if at < NEVER]
-            waited = max(steps, default=0)
-            settled = np.concatenate(history)[waited:]
-            self.stopped = _is_plateau(settled, patience, tolerance * num_data)
+        bound = -float(np.mean(self.reached.history[-1]))
         words = f"bound {bound:.4g} nats, {bound / num_data:.4f} per datum"
         return words + ", stopped early" * self.stopped
 

@@ -26,7 +26,7 @@ from svgp_ppl.expectations import (
 from svgp_ppl.features import Points, covariance
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
-from svgp_ppl.linalg import squared_distance, whiten
+from svgp_ppl.linalg import matmul, squared_distance, whiten
 from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.rows import in_batches
 from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
@@ -244,8 +244,8 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
             shift = jnp.zeros((len(expected.latent.terms), expected.latent.num_data))
             for (at, process, _), seen in inputs.items():
                 if at == name:
-                    values = v[process] @ seen.a
-                    shift += jnp.einsum("pqn,pn->qn", seen.weights, values)
+                    values = matmul(v[process], seen.a)
+                    shift += jnp.sum(seen.weights * values[:, None], axis=0)
             shift = shift[0] if start.is_single else shift.T
             value = _expectation_of(expected, site, _coarser(expected, site, start))
             total += value(start, start.mean + shift, _covariance(start))

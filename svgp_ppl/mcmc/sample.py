@@ -138,7 +138,7 @@ def sample(
     params = origin.params if isinstance(origin, Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
     choice = _choice(coordinates, sampler, origin)
-    biased = isinstance(sampler, StochasticGradient)
+    biased = _is_biased(sampler)
     target = Target(
         key_target,
         model,
@@ -176,6 +176,10 @@ def _checked(sampler: Any) -> Sampler:
     return sampler
 
 
+def _is_biased(sampler: Sampler) -> bool:
+    return isinstance(sampler, StochasticGradient) and sampler.takes_minibatches
+
+
 def _described(sampler: Sampler) -> tuple[str, dict[str, Any]]:
     """The name of a sampler, and its settings."""
     settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
@@ -203,7 +207,7 @@ def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
     if coordinates is None:
         if uses_prior:
             return ("whitened",)
-        first = () if isinstance(sampler, StochasticGradient) else ("collapsed",)
+        first = () if _is_biased(sampler) else ("collapsed",)
         return (*first, "whitened" if origin is None else "fitted")
     if coordinates != "whitened" and uses_prior:
         raise ValueError(

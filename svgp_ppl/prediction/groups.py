@@ -83,7 +83,7 @@ class Groups:
             self._drawn = True
         self._posterior = taken
         self._runs = PosteriorModel(model, taken, args, kwargs, key_run)
-        self._runs.num_data  # the posterior fits the model  # noqa: B018
+        self._runs.require_fit()
         self._facts = self._runs.look(self._facts_of)
         self.data = self._data()
         used = {n: v for n, v in taken.params.items() if n in self._facts.params}
@@ -227,7 +227,7 @@ def _chains_and_draws(posterior, taken, num_draws: int | None) -> tuple[int, int
 def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> Samples:
     """v and θ drawn from q, in the form of draws of a sampler."""
     runs = PosteriorModel(model, guide, args, kwargs, key, points=True)
-    runs.num_data  # the guide fits the model  # noqa: B018
+    runs.require_fit()
     names = runs.guide_names
 
     def values(sites: dict[str, dict], _) -> dict[str, Any]:

@@ -189,6 +189,10 @@ class PosteriorModel:
 
         return self._look(facts)
 
+    def require_fit(self) -> None:
+        """Raise unless the posterior fits the model, which has something to predict."""
+        _ = self.num_data
+
     @property
     def num_data(self) -> dict[str, int]:
         """Rows of the latent of every observe site.

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import jax
 
-from svgp_ppl.mcmc.samplers.sampler import TunesTogether
+from svgp_ppl.mcmc.samplers.sampler import tunes_together
 
 __all__ = ["ChainMethod", "chain_method_of", "side_by_side"]
 
@@ -33,7 +33,7 @@ def chain_method_of(
             f"chain_method must be one of {get_args(ChainMethod)}, and is {method!r}."
         )
     devices = _devices(arrays)
-    together = isinstance(sampler, TunesTogether)
+    together = tunes_together(sampler)
     if method == "parallel":
         if together:
             raise ValueError(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from svgp_ppl.mcmc.samplers.sampler import CHAINS, Adaptive, TunesTogether
+from svgp_ppl.mcmc.samplers.sampler import CHAINS, Adaptive, tunes_together
 from svgp_ppl.rows.sharding import automatic, free_axes
 from svgp_ppl.runtime.compilation import Program, call, find, traced_once
 
@@ -187,7 +187,7 @@ class Phases:
         """
         arrays = jax.tree.map(automatic, jax.tree.leaves(given.data))
         mesh, axes = free_axes(arrays, len(given.keys))
-        if not axes or isinstance(self.sampler, TunesTogether):
+        if not axes or tunes_together(self.sampler):
             return run
         chains: Any = PartitionSpec(axes)
         all_of_it: Any = PartitionSpec()

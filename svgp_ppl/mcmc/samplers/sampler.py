@@ -144,6 +144,11 @@ class TunesTogether(Protocol):
     tunes_together: ClassVar[bool]
 
 
+def tunes_together(sampler: Any) -> bool:
+    """Whether a sampler is :class:`TunesTogether`, and says so."""
+    return isinstance(sampler, TunesTogether) and sampler.tunes_together
+
+
 class StepsThenAdapts:
     """``warmup_step`` of an :class:`Adaptive` sampler."""
 
