@@ -6,7 +6,7 @@ and E e^{−f} = e^{−m + v/2}.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -66,6 +66,8 @@ class Exponential:
         Array([1., 1.], dtype=float32)
     """
 
+    concentration: ClassVar[float] = 1.0
+
     def __call__(self, f: Array) -> dist.Distribution:
         """Exponential with mean exp(f)."""
         return _LogGamma(f, jnp.ones((), f.dtype))
@@ -92,60 +94,29 @@ def _log_density(c: Any, y, log_mean: Array, ratio: Array) -> Array:
     return free - c * (log_mean + ratio)
 
 
-def _expectation(c: Any, y, marginal: Marginal) -> Array:
+@closed_form_expectation.register
+def _(likelihood: Gamma | Exponential, y, marginal: Marginal):
+    # E e^−f = e^{−m + v/2}
     ratio = y * jnp.exp(0.5 * marginal.variance - marginal.mean)
-    return _log_density(c, y, marginal.mean, ratio)
-
-
-def _bend(c: Any, y) -> tuple[Any, Any]:
-    # exp(−c y e^{−f}) is a step: it stops falling where c y e^{−f} is negative.
-    return jnp.log(c * jnp.asarray(y, float)), 0.5 * jnp.pi
-
-
-def _moments(c: Any, marginal: Marginal) -> tuple[Array, Array]:
-    # E μ = e^{m + v/2}, Var μ = (E μ)² (e^v − 1); Var y = E μ²/c + Var μ
-    v = marginal.variance
-    mean = jnp.exp(marginal.mean + 0.5 * v)
-    spread = jnp.exp(v) / jnp.asarray(c) + jnp.expm1(v)
-    return marginal.total(mean, jnp.square(mean) * spread)
-
-
-@closed_form_expectation.register
-def _(likelihood: Gamma, y, marginal: Marginal):
-    return _expectation(jnp.asarray(likelihood.concentration), y, marginal)
-
-
-@closed_form_expectation.register
-def _(likelihood: Exponential, y, marginal: Marginal):
-    return _expectation(1.0, y, marginal)
+    return _log_density(jnp.asarray(likelihood.concentration), y, marginal.mean, ratio)
 
 
 @is_log_concave.register
-def _(likelihood: Gamma):
+def _(likelihood: Gamma | Exponential):
     # −c (f + y e^{−f})
     return True
 
 
 @nearest_singularity.register
-def _(likelihood: Gamma, y):
-    return _bend(likelihood.concentration, y)
-
-
-@is_log_concave.register
-def _(likelihood: Exponential):
-    return True
-
-
-@nearest_singularity.register
-def _(likelihood: Exponential, y):
-    return _bend(1.0, y)
+def _(likelihood: Gamma | Exponential, y):
+    # exp(−c y e^{−f}) is a step: it stops falling where c y e^{−f} is negative.
+    return jnp.log(likelihood.concentration * jnp.asarray(y, float)), 0.5 * jnp.pi
 
 
 @predictive_mean_and_variance.register
-def _(likelihood: Gamma, marginal: Marginal):
-    return _moments(likelihood.concentration, marginal)
-
-
-@predictive_mean_and_variance.register
-def _(likelihood: Exponential, marginal: Marginal):
-    return _moments(1.0, marginal)
+def _(likelihood: Gamma | Exponential, marginal: Marginal):
+    # E μ = e^{m + v/2}, Var μ = (E μ)² (e^v − 1); Var y = E μ²/c + Var μ
+    v = marginal.variance
+    mean = jnp.exp(marginal.mean + 0.5 * v)
+    spread = jnp.exp(v) / jnp.asarray(likelihood.concentration) + jnp.expm1(v)
+    return marginal.total(mean, jnp.square(mean) * spread)

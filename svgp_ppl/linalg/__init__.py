@@ -4,18 +4,15 @@ from svgp_ppl.linalg.distances import inner_product, squared_distance
 from svgp_ppl.linalg.factors import (
     CholeskyFactor,
     cholesky,
-    column_dots,
     default_jitter,
     factorised,
     floored_sqrt,
     safe_sqrt,
-    single_threaded_lapack,
     small_cholesky,
-    small_product,
     solve_lower,
     solve_lower_transposed,
 )
-from svgp_ppl.linalg.products import matmul, weighted_sum
+from svgp_ppl.linalg.products import column_dots, matmul, small_product, weighted_sum
 from svgp_ppl.linalg.projection import (
     PosteriorCache,
     cached_moments,
@@ -23,6 +20,7 @@ from svgp_ppl.linalg.projection import (
     posterior_cache,
     whiten,
 )
+from svgp_ppl.linalg.threads import single_threaded_lapack
 
 __all__ = [
     "CholeskyFactor",

@@ -8,8 +8,8 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from svgp_ppl.linalg.factors import matmul
 from svgp_ppl.linalg.platforms import by_platform
+from svgp_ppl.linalg.products import matmul
 from svgp_ppl.rows.sharding import in_blocks
 
 __all__ = ["inner_product", "squared_distance"]

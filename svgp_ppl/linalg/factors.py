@@ -1,31 +1,21 @@
 """The one Cholesky, the one jitter, triangular solves, safe square roots."""
 
-import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from svgp_ppl.linalg import lapack
-from svgp_ppl.linalg.platforms import by_platform
-from svgp_ppl.linalg.products import matmul
 
 __all__ = [
     "CholeskyFactor",
     "cholesky",
-    "column_dots",
     "default_jitter",
     "factorised",
     "floored_sqrt",
     "safe_sqrt",
-    "single_threaded_lapack",
     "small_cholesky",
-    "small_product",
     "solve_lower",
     "solve_lower_transposed",
 ]
@@ -91,49 +81,6 @@ def factorised(
     return CholeskyFactor(*lapack.factor_and_inverse(_with_jitter(gram, jitter)))
 
 
-@contextmanager
-def single_threaded_lapack() -> Iterator[None]:
-    """One thread for LAPACK while the context lasts, in all threads.
-
-    On a CPU, JAX's Cholesky and triangular solves run in an OpenBLAS whose threads
-    compete with XLA's own; one thread there is faster. ``fit`` and ``sample`` use it
-    while they run.
-
-    Example:
-        >>> with gp.linalg.single_threaded_lapack():
-        ...     factor = jnp.linalg.cholesky(jnp.eye(3))
-    """
-    _one_thread.enter()
-    try:
-        yield
-    finally:
-        _one_thread.leave()
-
-
-class _OneThread:
-    """A setting of the process: the first user makes it, the last one undoes it."""
-
-    def __init__(self):
-        self._lock, self._users = threading.Lock(), 0
-        self._limits: threadpool_limits | None = None
-
-    def enter(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._limits is None:
-                self._limits = threadpool_limits(limits=1, user_api="blas")
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._limits is not None:
-                self._limits.restore_original_limits()
-                self._limits = None
-
-
-_one_thread = _OneThread()
-
-
 def solve_lower(scale_tril: Float[Array, "M M"], b: Float[Array, "M N"]) -> Array:
     """L⁻¹ b for a lower triangular L."""
     return lapack.solve(scale_tril, b)
@@ -145,41 +92,6 @@ def solve_lower_transposed(
     """L⁻ᵀ b for a lower triangular L, the transpose of :func:`solve_lower`."""
     transposed = jax.linear_transpose(lambda b: solve_lower(scale_tril, b), b)
     return transposed(b)[0]
-
-
-@jax.custom_jvp
-def column_dots(a: Float[Array, "*K M N"], b: Float[Array, "*L M N"]) -> Array:
-    """Σ_m a[.., m, n] b[.., m, n], the shape broadcast.
-
-    On a CPU the products are multiplied with a row of ones, one matrix after the other.
-    XLA's own sums take up to ten times as long over a matrix of float64 (jaxlib
-    0.10.2), and 50 to 200 times over the middle one of three long axes.
-    """
-
-    def together(a, b):
-        return jnp.sum(a * b, axis=-2)
-
-    return by_platform(_column_dots, together, a, b)
-
-
-@column_dots.defjvp
-def _(primals, tangents):
-    (a, b), (da, db) = primals, tangents
-    return column_dots(a, b), jnp.sum(da * b + a * db, axis=-2)
-
-
-def _column_dots(a: Array, b: Array) -> Array:
-    products = a * b
-    *leading, size, num_columns = products.shape
-    if math.prod(leading) > _MOST_MATRICES:
-        return jnp.sum(products, axis=-2)
-    ones = jnp.ones((1, size), products.dtype)
-    each = [matmul(ones, one) for one in products.reshape(-1, size, num_columns)]
-    return jnp.stack(each).reshape(*leading, num_columns)
-
-
-# The program grows with their number.
-_MOST_MATRICES = 32
 
 
 def safe_sqrt(x: Array) -> Array:
@@ -215,17 +127,3 @@ def small_cholesky(covariance: Float[Array, "*batch Q Q"]) -> Array:
         columns.append(column)
         rest = rest - column[..., :, None] * column[..., None, :]
     return jnp.stack(columns, axis=-1)
-
-
-def small_product(
-    matrix: Float[Array, "... R Q"], vector: Float[Array, "... Q"]
-) -> Array:
-    """matrix @ vector for many small matrices, [*batch, R]; the batches broadcast.
-
-    A sum of columns: written as one reduction of the products, XLA (jaxlib 0.10.2) on a
-    CPU compiles it wrongly in float32 when the first axis exceeds 1024.
-    """
-    total = matrix[..., 0] * vector[..., 0, None]
-    for q in range(1, matrix.shape[-1]):
-        total = total + matrix[..., q] * vector[..., q, None]
-    return total

@@ -40,12 +40,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from svgp_ppl.linalg import lapack
-from svgp_ppl.linalg.factors import (
-    CholeskyFactor,
-    column_dots,
-    matmul,
-    solve_lower_transposed,
-)
+from svgp_ppl.linalg.factors import CholeskyFactor, solve_lower_transposed
+from svgp_ppl.linalg.products import column_dots, matmul
 from svgp_ppl.linalg.triangular import solve_by_inverse
 
 __all__ = [
