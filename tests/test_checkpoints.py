@@ -118,13 +118,17 @@ def flatter(x, y=None, **options):
         ({"model": flatter}, "its first losses are"),
         ({"optimizer": optax.adam(2e-2)}, "its first losses are"),
         ({"optimizer": optax.sgd(1e-2)}, "another model, guide, optimiser"),
+        ({"init": "another"}, "it has other losses than init"),
         ({"freeze": {"variance": 9}}, "frozen for {} steps, and would be for {'"),
     ],
 )
 def test_a_file_of_another_fit_is_not_replaced(tmp_path, other, difference):
-    path = tmp_path / "fit"
+    path = tmp_path / "fit {0}"
     run("adam", 20, checkpoint=path)
     before = path.read_bytes()
+    if "init" in other:
+        shorter = gp.fit(random.key(5), model, None, X, Y, num_steps=5, **OPTIONS)
+        other = {"init": shorter}
     given = {
         "key": random.key(4),
         "model": model,

@@ -36,7 +36,8 @@ def at_the_end_of(fit: Fit, start: Start, source: str = "init=") -> Start:
     Raises:
         ValueError: It has a state of another kind.
     """
-    state = restored(fit.state, start.state, _OTHER_FIT.format(source=source))
+    name = source.replace("{", "{{").replace("}", "}}")
+    state = restored(fit.state, start.state, _OTHER_FIT.format(source=name))
     return start._replace(state=jax.tree.map(jnp.asarray, state))
 
 
@@ -66,8 +67,10 @@ def fit_in(
         return None
     found = Fit.load(file.path, steps.given_guide, steps.given_model)
     before = np.zeros(0) if earlier is None else earlier.losses
-    if len(found.losses) <= len(before):
-        return None
+    number = min(len(found.losses), len(before))
+    continues = np.array_equal(found.losses[:number], before[:number])
+    if continues and number == len(found.losses):
+        return None  # all of it is in what this fit continues
 
     def refuse(difference: str) -> None:
         raise ValueError(
@@ -76,6 +79,8 @@ def fit_in(
             "gp.Fit.load(path, guide)."
         )
 
+    if not continues:
+        refuse("it has other losses than init")
     if found.seed != order:
         refuse("its random key is another one")
     if found.unfreeze_at != steps.unfreeze_at:
@@ -84,8 +89,6 @@ def fit_in(
             f"for {steps.unfreeze_at}"
         )
     at_the_end_of(found, start, f"checkpoint={file.path}")
-    if not np.array_equal(found.losses[: len(before)], before):
-        refuse("it does not continue init")
     came = found.losses[len(before) :][: min(_NUM_STEPS_AGAIN, size)]
     wanted = _losses(steps, start, len(before), len(came), size)
     if not np.allclose(came, wanted, rtol=_tolerance(start), equal_nan=True):
