@@ -231,20 +231,8 @@ class replay_distributions(replay):
         """Give the site its q(v), or the value from ``replay``."""
         name = msg.get("name")
         is_process = msg["type"] == "sample" and is_inducing(msg)
-        if is_process and name not in self.trace and msg["value"] is None:
-            raise ValueError(
-                f"the guide has no site for the process '{name}'. Use "
-                f'gp.AutoGaussian(model), or add numpyro.sample("{name}", ...) with a '
-                f"distribution over v, event shape {msg['fn'].event_shape}; a fit or "
-                "guide of another model cannot be used for this one."
-            )
-        if is_process and name in self.trace and is_inducing(self.trace[name]):
-            raise ValueError(
-                f"the guide makes the process '{name}' by sparse_gp, as a model does. "
-                "Were the model and the guide exchanged? A guide is "
-                "gp.AutoGaussian(model), or a function with "
-                f'numpyro.sample("{name}", ...).'
-            )
+        if is_process and (name in self.trace or msg["value"] is None):
+            _require_own_site(msg["name"], msg["fn"].event_shape, self.trace)
         if is_process and name in self.trace:
             qv = simplified(self.trace[name]["fn"], msg["fn"].event_shape)
             # A point is left to replay: a guide may give it a log density of its own.
@@ -265,6 +253,23 @@ class replay_distributions(replay):
         super().process_message(msg)
         if "inducing" in infer:  # replay puts the guide's in its place
             msg["infer"] = {**msg["infer"], **infer}
+
+
+def _require_own_site(name: str, shape: tuple, guide_trace: dict[str, dict]) -> None:
+    """Raise unless a guide has a site for a process, which is not a process itself."""
+    if name not in guide_trace:
+        raise ValueError(
+            f"the guide has no site for the process '{name}'. Use "
+            f'gp.AutoGaussian(model), or add numpyro.sample("{name}", ...) with a '
+            f"distribution over v, event shape {shape}; a fit or guide of another "
+            "model cannot be used for this one."
+        )
+    if is_inducing(guide_trace[name]):
+        raise ValueError(
+            f"the guide makes the process '{name}' by sparse_gp, as a model does. Were "
+            "the model and the guide exchanged? A guide is gp.AutoGaussian(model), or "
+            f'a function with numpyro.sample("{name}", ...).'
+        )
 
 
 def marginalised(model_trace: dict[str, dict]) -> set[str]:

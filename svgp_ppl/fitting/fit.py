@@ -295,11 +295,11 @@ class _Run:
     def _go_on(self, file: Checkpoint, num_steps: int) -> int:
         """Go on from the file, if it exists; returns the number of steps left."""
         parts = self.steps, self.start, self.earlier, self.order, self.size
-        found = fit_in(file, *parts)
-        if found is None:
+        in_file = fit_in(file, *parts)
+        if in_file is None:
             return num_steps
+        found, self.start = in_file
         left = num_steps + self.first - len(found.losses)
-        self.start = at_the_end_of(found, self.start)
         self._continue(found)
         self.stopped = found.stopped_early
         return left

@@ -48,8 +48,10 @@ def fit_in(
     earlier: Fit | None,
     order: int,
     size: int,
-) -> Fit | None:
-    """The fit that an earlier call has left in a file, if it has taken a step.
+) -> tuple[Fit, Start] | None:
+    """The fit that an earlier call has left in a file, and the start of its next step.
+
+    None if there is no file, or all of it is in what this fit continues.
 
     Args:
         file: The file.
@@ -70,7 +72,7 @@ def fit_in(
     number = min(len(found.losses), len(before))
     continues = np.array_equal(found.losses[:number], before[:number])
     if continues and number == len(found.losses):
-        return None  # all of it is in what this fit continues
+        return None
 
     def refuse(difference: str) -> None:
         raise ValueError(
@@ -88,7 +90,7 @@ def fit_in(
             f"its parameters were frozen for {found.unfreeze_at} steps, and would be "
             f"for {steps.unfreeze_at}"
         )
-    at_the_end_of(found, start, f"checkpoint={file.path}")
+    next_start = at_the_end_of(found, start, f"checkpoint={file.path}")
     came = found.losses[len(before) :][: min(_NUM_STEPS_AGAIN, size)]
     wanted = _losses(steps, start, len(before), len(came), size)
     if not np.allclose(came, wanted, rtol=_tolerance(start), equal_nan=True):
@@ -97,7 +99,7 @@ def fit_in(
             f"{wanted[:3].tolist()}, so its model, guide, data, loss or optimiser is "
             "another one"
         )
-    return found
+    return found, next_start
 
 
 def _losses(

@@ -32,7 +32,7 @@ __all__ = [
 # as one of Gauss–Hermite, of which 32 would miss 1e-4 nats at df = 30 threefold.
 _STEP = 0.75
 _TAU = 3e-3 * np.exp(_STEP * np.arange(40))
-# Nodes of ``inverse_gamma_nodes``, and the fall of the log density at their ends.
+# Nodes of ``_inverse_gamma_nodes``, and the fall of the log density at their ends.
 _NUM_NODES, _FALL = 64, 16.0
 
 
@@ -200,7 +200,7 @@ def mean_log_one_plus_square(mean: Array, variance: Array) -> Array:
 @closed_form_cdf.register
 def _(likelihood: StudentT, y, marginal: Marginal):
     # t_df = Z τ^½ with τ ~ InvGamma(df/2, df/2): given τ, y is N(m, v + s² τ).
-    tau, weights = inverse_gamma_nodes(likelihood.df)
+    tau, weights = _inverse_gamma_nodes(likelihood.df)
 
     def term(tau, weight):
         noise = jnp.square(likelihood.scale) * tau
@@ -210,7 +210,7 @@ def _(likelihood: StudentT, y, marginal: Marginal):
     return jnp.sum(jax.vmap(term)(tau, weights), axis=0)
 
 
-def inverse_gamma_nodes(df: Value) -> tuple[Array, Array]:
+def _inverse_gamma_nodes(df: Value) -> tuple[Array, Array]:
     """Nodes and weights of the mean over τ ~ InvGamma(df/2, df/2), each [64, ...].
 
     With τ = e^−u the density of u is exp{ df/2 (u − e^u) } up to a constant, analytic

@@ -66,7 +66,7 @@ class CensoredGaussian:
         """N(f, scale²) with the probability of what is known."""
         return _Censored(dist.Normal(f, self.scale), f, self)
 
-    def log_known(self, f: Array, y) -> Array:
+    def _log_known(self, f: Array, y) -> Array:
         """log p(y | f), or the log probability of all values beyond y."""
         sign = jnp.asarray(self.censored, f.dtype)
         tail = log_ndtr(sign * (f - y) / self.scale)
@@ -109,7 +109,7 @@ class Weibull:
         """Weibull with scale exp(f) and the probability of what is known."""
         return _Censored(dist.Weibull(rate_of(f), self.concentration), f, self)
 
-    def log_known(self, f: Array, y) -> Array:
+    def _log_known(self, f: Array, y) -> Array:
         """log p(y | f), or the log probability of all times after y."""
         hazard = rate_of(self.concentration * (jnp.log(y) - f))
         return _log_density(self, y, f, hazard)
@@ -139,7 +139,7 @@ class _Censored(dist.Distribution):
         return self.base.expand(self.batch_shape).sample(key, sample_shape)
 
     def log_prob(self, value, intermediates=None):
-        return self.likelihood.log_known(self.f, value)
+        return self.likelihood._log_known(self.f, value)
 
     def cdf(self, value):
         return self.base.cdf(value)

@@ -18,6 +18,7 @@ __all__ = [
     "TunesTogether",
     "UsesPrior",
     "require_numbers",
+    "tunes_together",
 ]
 
 # Name of the axis of chains, for samplers that tune on all chains together.
