@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.cluster.vq import kmeans2, vq
 
 from svgp_ppl import linalg
-from svgp_ppl.checks import data_array, is_concrete, require_key
+from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
 from svgp_ppl.kernels import Kernel, as_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
@@ -192,8 +192,8 @@ def _counts(m: Count, width: int) -> tuple[int, ...]:
                 f"expected a tuple m with {width} numbers, one for each column of x, "
                 f"got {m!r}"
             )
-        return tuple(_positive(count) for count in m)
-    side = round(_positive(m) ** (1 / width))
+        return tuple(_count(count) for count in m)
+    side = round(_count(m) ** (1 / width))
     if side**width != m:
         raise ValueError(
             f"expected m to be the number of points of a grid in {width} columns, "
@@ -256,7 +256,7 @@ def _finite_rows(x: ArrayLike) -> np.ndarray:
 def _distinct_rows(rows: np.ndarray, m: Count) -> np.ndarray:
     """``rows`` without repetitions, in order of first appearance: at least ``m``."""
     _, first = np.unique(rows, axis=0, return_index=True)
-    if _positive(m) > len(first):
+    if _count(m) > len(first):
         raise ValueError(
             f"expected m to be at most the number of distinct rows of x, {len(first)} "
             f"(of {len(rows)}, in {rows.dtype}), got {m}: equal inducing inputs make "
@@ -265,10 +265,6 @@ def _distinct_rows(rows: np.ndarray, m: Count) -> np.ndarray:
     return rows[np.sort(first)]
 
 
-def _positive(m: Count) -> int:
+def _count(m: Count) -> int:
     """``m``, a positive integer."""
-    if not isinstance(m, (int, np.integer)) or isinstance(m, bool) or m < 1:
-        raise ValueError(
-            f"expected a positive int for m, the number of inducing inputs, got {m!r}"
-        )
-    return int(m)
+    return require_count(m, "m, the number of inducing inputs,")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
-from svgp_ppl.diagnostics.fitted import Data, Fitted
+from svgp_ppl.diagnostics.fitted import Facts, Fitted
 from svgp_ppl.diagnostics.gains import Gains
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
 from svgp_ppl.diagnostics.trend import FEWEST_STEPS, last_bound, relevant, trend_of
@@ -30,7 +30,7 @@ def moving_bound(fitted: Fitted, gains: Gains | None = None) -> list[Finding]:
     """Too few steps to tell, a bound that rises, or one that used to be higher."""
     steps = len(fitted.losses)
     if steps < FEWEST_STEPS:
-        known = gains is not None and fitted.data is not None and fitted.data.only_q
+        known = gains is not None and fitted.facts is not None and fitted.facts.only_q
         if known:  # a natural step may be all that is needed
             return []
         count = f"{steps} step{'' if steps == 1 else 's'}"
@@ -67,35 +67,35 @@ def moving_bound(fitted: Fitted, gains: Gains | None = None) -> list[Finding]:
 
 def better_q(fitted: Fitted, gains: Gains | None) -> list[Finding]:
     """A q(v) that is not the best of its family, though the steps hardly move it."""
-    data = fitted.data
-    if gains is None or data is None or data.is_random or not data.is_point:
+    facts = fitted.facts
+    if gains is None or facts is None or facts.is_random or not facts.is_point:
         return []
-    if data.is_part or gains.own <= relevant(last_bound(fitted.losses)):
+    if facts.is_part or gains.own <= relevant(last_bound(fitted.losses)):
         return []
     what = (
         f"q(v) is {in_nats(gains.own)} below the best one of its family, at the same "
         "hyperparameters and inducing inputs."
     )
     options = ["more steps, or longer ones where they shrank"]
-    if "diagonal" not in _families(data):
+    if "diagonal" not in _families(facts):
         natural = "gp.natural_gradient(0.5), from init=(fit.guide, fit.params)"
         options.insert(0, f"optimizer={natural}")
     return [Finding(what, any_of(*options))]
 
 
-def narrow_family(data: Data, gains: Gains | None) -> list[Finding]:
+def narrow_family(facts: Facts, gains: Gains | None) -> list[Finding]:
     """A q(v) that cannot have the correlations that the posterior has."""
     if gains is None or not gains.understated:
         return []
     process = max(gains.understated, key=lambda name: gains.understated[name])
     factor = gains.understated[process]
     # From some of the rows the correlations are known only up to noise, which adds up.
-    is_dear = gains.family > _NATS and not data.is_part
+    is_dear = gains.family > _NATS and not facts.is_part
     if not is_dear and factor < _LARGEST_UNDERSTATEMENT:
         return []
-    if "diagonal" in _families(data):
+    if "diagonal" in _families(facts):
         what, options = "whitened values", ["gp.AutoGaussian(model) (full covariances)"]
-        if len(data.moments) > 1:
+        if len(facts.moments) > 1:
             options.append("gp.AutoCoupled(model)")
     else:
         what, options = "processes or outputs", ["gp.AutoCoupled(model)"]
@@ -109,20 +109,20 @@ def narrow_family(data: Data, gains: Gains | None) -> list[Finding]:
     ]
 
 
-def heavy_tail(data: Data) -> list[Finding]:
+def heavy_tail(facts: Facts) -> list[Finding]:
     """k̂ of the fit as an importance sampler (Yao, Vehtari, Simpson & Gelman 2018)."""
-    if not len(data.log_weights):
+    if not len(facts.log_weights):
         return []
-    if not np.all(np.isfinite(data.log_weights)):
-        number = int(np.sum(~np.isfinite(data.log_weights)))
+    if not np.all(np.isfinite(facts.log_weights)):
+        number = int(np.sum(~np.isfinite(facts.log_weights)))
         what = f"The log density is NaN or infinite at {number} draws of the guide."
         return [Finding(what, "priors and likelihoods that are finite everywhere.")]
-    shape, limit = pareto_shape(data.log_weights), good_shape(len(data.log_weights))
+    shape, limit = pareto_shape(facts.log_weights), good_shape(len(facts.log_weights))
     if shape <= limit:
         return []
-    of_what = "q(v)" if data.is_point else "the guide, over v and the other sites,"
+    of_what = "q(v)" if facts.is_point else "the guide, over v and the other sites,"
     options = ["draws, gp.sample(..., init=fit)"]
-    if data.is_point:
+    if facts.is_point:
         options.append("gp.AutoMixture(model, 2), where there are several modes")
     return [
         Finding(
@@ -133,10 +133,10 @@ def heavy_tail(data: Data) -> list[Finding]:
     ]
 
 
-def edges_of_priors(data: Data) -> list[Finding]:
+def edges_of_priors(facts: Facts) -> list[Finding]:
     """Scales in a part of their prior with almost no mass."""
     findings = []
-    for (name, kind), cdf in data.cdf.items():
+    for (name, kind), cdf in facts.cdf.items():
         limit = _EDGE[kind] / np.size(cdf)
         low, high = float(np.min(cdf)), float(np.max(cdf))
         side, mass = ("lower", low) if low < 1 - high else ("upper", 1 - high)
@@ -147,7 +147,7 @@ def edges_of_priors(data: Data) -> list[Finding]:
                 f"'{name}' is at the {side} edge of its prior, which has {mass:.1g} of "
                 "its mass beyond.",
                 any_of(
-                    _standardised(data),
+                    _standardised(facts),
                     "another prior, if this value is credible",
                     "another start, if it is not: a fit that explains nothing, or "
                     "everything, by one of its parts ends here",
@@ -157,14 +157,14 @@ def edges_of_priors(data: Data) -> list[Finding]:
     return findings
 
 
-def is_far_from_standard(data: Data) -> bool:
+def is_far_from_standard(facts: Facts) -> bool:
     """Whether the data of a site are far from mean 0 and sd 1."""
-    return bool(_standardised(data))
+    return bool(_standardised(facts))
 
 
-def _standardised(data: Data) -> list[str]:
+def _standardised(facts: Facts) -> list[str]:
     """Sites with data far from mean 0 and sd 1, which priors often expect."""
-    moments = {name: map(float, site.moments) for name, site in data.sites.items()}
+    moments = {name: map(float, site.moments) for name, site in facts.sites.items()}
     return [
         f"data of mean 0 and sd 1 (those of '{name}' have {mean:.3g} and {sd:.3g} "
         "about the offset of the latent)"
@@ -173,5 +173,5 @@ def _standardised(data: Data) -> list[str]:
     ]
 
 
-def _families(data: Data) -> set[str]:
-    return {family for _, family, _ in data.moments}
+def _families(facts: Facts) -> set[str]:
+    return {family for _, family, _ in facts.moments}

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
-from svgp_ppl.diagnostics.fitted import Data, Inputs
+from svgp_ppl.diagnostics.fitted import Facts, Inputs
 
 __all__ = [
     "extreme_lengthscales",
@@ -30,17 +30,17 @@ _STANDARD_ERRORS = 4.0
 _LARGEST_CORRELATION = 0.2
 
 
-def uncovered_rows(data: Data) -> list[Finding]:
+def uncovered_rows(facts: Facts) -> list[Finding]:
     """Processes whose inducing inputs are elsewhere, or too far apart."""
     findings = []
-    for process, seen in _worst(data).items():
-        rows = _used(data, *seen)
-        inputs = data.inputs[seen]
+    for process, seen in _worst(facts).items():
+        rows = _used(facts, *seen)
+        inputs = facts.inputs[seen]
         share = _share(inputs)[rows]
         bad = share < _LEAST_SHARE
         if not len(rows) or np.mean(bad) <= _MOST_UNCOVERED:
             continue
-        if _is_rough(data, inputs, rows):
+        if _is_rough(facts, inputs, rows):
             continue  # no z would help: that is another finding
         distance = np.median(inputs.distance[rows][bad])
         what = (
@@ -64,7 +64,7 @@ def uncovered_rows(data: Data) -> list[Finding]:
     return findings
 
 
-def open_residuals(data: Data) -> list[Finding]:
+def open_residuals(facts: Facts) -> list[Finding]:
     """Σ residual against the noise: the cost of too few inducing inputs.
 
     The trace term of the bound (Titsias 2009, eq. 9) is ½ Σ_n W_n residual_n with W_n =
@@ -75,15 +75,15 @@ def open_residuals(data: Data) -> list[Finding]:
     too, and would cost as much as this fit.
     """
     findings = []
-    for name, site in data.sites.items():
+    for name, site in facts.sites.items():
         rows = site.counts
         nats = 0.5 * np.sum(site.curvature[rows] * site.unexplained[rows])
-        nats, number = float(nats), _num_data(data, rows)
+        nats, number = float(nats), _num_data(facts, rows)
         if nats <= max(_NATS, _MOST_OPEN * number):
             continue
         parts = {
-            process: np.sum(_open(data, at, process, i))
-            for at, process, i in data.inputs
+            process: np.sum(_open(facts, at, process, i))
+            for at, process, i in facts.inputs
             if at == name
         }
         process = max(parts, key=lambda p: parts[p])
@@ -94,13 +94,13 @@ def open_residuals(data: Data) -> list[Finding]:
                 f"{in_nats(nats)} of the bound ({nats / number:.2g} per datum); with "
                 "all data as inducing inputs it would be higher by about that, to "
                 "twice as much.",
-                any_of(*_more(_inputs_of(data, process))),
+                any_of(*_more(_inputs_of(facts, process))),
             )
         )
     return findings
 
 
-def structured_scores(data: Data) -> list[Finding]:
+def structured_scores(facts: Facts) -> list[Finding]:
     """Scores s_n = ∂E/∂f_n of neighbours that correlate: M, θ or kernel fall short.
 
     Once the fit has adapted to too few inducing inputs, by a long lengthscale and large
@@ -110,11 +110,11 @@ def structured_scores(data: Data) -> list[Finding]:
     fit that explains the data leaves it slightly negative.
     """
     worst, found = 0.0, None
-    for key, inputs in data.inputs.items():
-        if key[0] not in data.sites:
+    for key, inputs in facts.inputs.items():
+        if key[0] not in facts.sites:
             continue
-        score = np.einsum("pqn,nq->pn", inputs.weights, data.sites[key[0]].score)
-        rows = _used(data, *key)
+        score = np.einsum("pqn,nq->pn", inputs.weights, facts.sites[key[0]].score)
+        rows = _used(facts, *key)
         for one in score:
             statistic, correlation = _of_neighbours(one, inputs.nearest, rows)
             if correlation > _LARGEST_CORRELATION and statistic > worst:
@@ -122,7 +122,7 @@ def structured_scores(data: Data) -> list[Finding]:
     if found is None or worst < _STANDARD_ERRORS:
         return []
     (name, process, _), correlation = found
-    inputs = data.inputs[found[0]]
+    inputs = facts.inputs[found[0]]
     more, number = _more(inputs)[0], len(inputs.a)
     return [
         Finding(
@@ -137,14 +137,14 @@ def structured_scores(data: Data) -> list[Finding]:
     ]
 
 
-def extreme_lengthscales(data: Data) -> list[Finding]:
+def extreme_lengthscales(facts: Facts) -> list[Finding]:
     """Processes that are white noise at the data, or constant over them."""
     findings = []
-    for process, key in _worst(data).items():
-        inputs, rows = data.inputs[key], _used(data, *key)
+    for process, key in _worst(facts).items():
+        inputs, rows = facts.inputs[key], _used(facts, *key)
         if not len(rows):
             continue
-        if _is_rough(data, inputs, rows):
+        if _is_rough(facts, inputs, rows):
             near = np.median(inputs.similarity[rows])
             what = (
                 f"Process '{process}' is next to white noise: the prior correlation of "
@@ -176,18 +176,18 @@ def extreme_lengthscales(data: Data) -> list[Finding]:
 # ------------------------------------------------------------------------------- parts
 
 
-def _num_data(data: Data, counts: Bool[np.ndarray, " N"]) -> float:
+def _num_data(facts: Facts, counts: Bool[np.ndarray, " N"]) -> float:
     """Number of data of a site, including those that were not examined."""
-    seen, of = data.num_rows
+    seen, of = facts.num_rows
     return float(np.sum(counts) * (of / seen if seen else 1.0))
 
 
-def _used(data: Data, name: str, process: str, number: int) -> np.ndarray:
+def _used(facts: Facts, name: str, process: str, number: int) -> np.ndarray:
     """Rows where a process counts: they are not masked and its weight is not 0."""
-    inputs = data.inputs[name, process, number]
+    inputs = facts.inputs[name, process, number]
     used = np.any(inputs.weights != 0, axis=(0, 1)) & (inputs.prior > 0)
-    if name in data.sites:
-        used &= data.sites[name].counts
+    if name in facts.sites:
+        used &= facts.sites[name].counts
     return np.flatnonzero(used)
 
 
@@ -207,24 +207,24 @@ def _more(inputs: Inputs) -> list[str]:
     ]
 
 
-def _inputs_of(data: Data, process: str) -> Inputs:
-    return next(inputs for key, inputs in data.inputs.items() if key[1] == process)
+def _inputs_of(facts: Facts, process: str) -> Inputs:
+    return next(inputs for key, inputs in facts.inputs.items() if key[1] == process)
 
 
-def _worst(data: Data) -> dict[str, tuple[str, str, int]]:
+def _worst(facts: Facts) -> dict[str, tuple[str, str, int]]:
     """By process, the inputs at which the smallest share is explained."""
     found: dict[str, tuple[float, tuple[str, str, int]]] = {}
-    for key, inputs in data.inputs.items():
-        rows = _used(data, *key)
+    for key, inputs in facts.inputs.items():
+        rows = _used(facts, *key)
         share = float(np.mean(_share(inputs)[rows])) if len(rows) else np.inf
         if key[1] not in found or share < found[key[1]][0]:
             found[key[1]] = share, key
     return {process: key for process, (_, key) in found.items()}
 
 
-def _is_rough(data: Data, inputs: Inputs, rows: np.ndarray) -> bool:
+def _is_rough(facts: Facts, inputs: Inputs, rows: np.ndarray) -> bool:
     """Whether the process is white noise at the data; unknown from some of the rows."""
-    if data.is_part or not _has_lengthscale(inputs):
+    if facts.is_part or not _has_lengthscale(inputs):
         return False
     return bool(np.median(inputs.similarity[rows]) < _LEAST_SIMILARITY)
 
@@ -241,9 +241,9 @@ def _in_words(inputs: Inputs) -> str:
     )
 
 
-def _open(data: Data, name: str, process: str, number: int) -> np.ndarray:
+def _open(facts: Facts, name: str, process: str, number: int) -> np.ndarray:
     """Σ_pq w² residual curvature at each row that counts."""
-    inputs, site = data.inputs[name, process, number], data.sites[name]
+    inputs, site = facts.inputs[name, process, number], facts.sites[name]
     curvature = np.diagonal(site.curvature, axis1=1, axis2=2)
     weighted = np.einsum("pqn,nq->n", np.square(inputs.weights), curvature)
     return (weighted * inputs.residual)[site.counts]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["Data", "Fitted", "Inputs", "Moments", "Site"]
+__all__ = ["Facts", "Fitted", "Inputs", "Moments", "Site"]
 
 
 class Inputs(NamedTuple):
@@ -69,7 +69,7 @@ class Moments(NamedTuple):
     factor: Any
 
 
-class Data(NamedTuple):
+class Facts(NamedTuple):
     """What the arguments of the model add: arrays, JAX's while being computed.
 
     Attributes:
@@ -113,8 +113,8 @@ class Fitted:
 
     Attributes:
         losses: Negative bound in nats at every step.
-        data: The facts that need the arguments of the model, None without them.
+        facts: The facts that need the arguments of the model, None without them.
     """
 
     losses: Float[np.ndarray, " steps"]
-    data: Data | None = None
+    facts: Facts | None = None

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from svgp_ppl.diagnostics.fitted import Data, Moments
+from svgp_ppl.diagnostics.fitted import Facts, Moments
 
 __all__ = ["Gains", "gains_of"]
 
@@ -53,19 +53,19 @@ class _Stacked(NamedTuple):
     block: Int[np.ndarray, " T"]
 
 
-def gains_of(data: Data) -> Gains | None:
+def gains_of(facts: Facts) -> Gains | None:
     """The three terms; None if a q(v) is not Gaussian, or the model is deep.
 
     Also None if P is not positive definite, as may happen if the likelihood is not
     log-concave: no step of length 1 is possible then.
     """
-    gaussians = {key: q for key, q in data.moments.items() if q is not None}
-    if data.is_deep or not gaussians or len(gaussians) < len(data.moments):
+    gaussians = {key: q for key, q in facts.moments.items() if q is not None}
+    if facts.is_deep or not gaussians or len(gaussians) < len(facts.moments):
         return None
     if sum(q.loc.size for q in gaussians.values()) > _MOST_VALUES:
         return None
     stacked = _stacked(gaussians)
-    precision, gradient = _precision(data, stacked)
+    precision, gradient = _precision(facts, stacked)
     same = stacked.block[:, None] == stacked.block
     try:
         whole = np.linalg.cholesky(precision)
@@ -77,7 +77,7 @@ def gains_of(data: Data) -> Gains | None:
     trace = np.sum(precision * stacked.covariance) - len(precision)
     own = 0.5 * gradient @ step + 0.5 * trace - _log_sum(blocks) - _log_sum(of_q)
     family = _log_sum(blocks) - _log_sum(whole)
-    return Gains(own, family, _understated(data, stacked, whole, blocks))
+    return Gains(own, family, _understated(facts, stacked, whole, blocks))
 
 
 def _log_sum(factor: np.ndarray) -> float:
@@ -109,14 +109,14 @@ def _stacked(gaussians: dict[tuple[str, str, str], Moments]) -> _Stacked:
     return _Stacked(slices, loc, covariance, block)
 
 
-def _precision(data: Data, stacked: _Stacked) -> tuple[np.ndarray, np.ndarray]:
+def _precision(facts: Facts, stacked: _Stacked) -> tuple[np.ndarray, np.ndarray]:
     """P and g."""
     total = len(stacked.loc)
     precision, gradient = np.eye(total), -stacked.loc.copy()
-    for name, site in data.sites.items():
+    for name, site in facts.sites.items():
         num_rows, width = site.score.shape
         rows = np.zeros((num_rows, width, total))
-        for (at, process, _), seen in data.inputs.items():
+        for (at, process, _), seen in facts.inputs.items():
             if at != name:
                 continue
             for p, weights in enumerate(seen.weights):
@@ -129,11 +129,11 @@ def _precision(data: Data, stacked: _Stacked) -> tuple[np.ndarray, np.ndarray]:
     return (precision + precision.T) / 2, gradient
 
 
-def _understated(data: Data, stacked: _Stacked, whole, blocks) -> dict[str, float]:
+def _understated(facts: Facts, stacked: _Stacked, whole, blocks) -> dict[str, float]:
     """By process: sd under the best q(v) over sd under the best of its family."""
     everything, own = (_inverse(factor) for factor in (whole, blocks))
     ratios: dict[str, float] = {}
-    for (_, process, _), seen in data.inputs.items():
+    for (_, process, _), seen in facts.inputs.items():
         for p, weights in enumerate(seen.weights):
             here = stacked.slices[process, p]
             used = np.any(weights != 0, axis=0)

@@ -164,18 +164,18 @@ def _report_run(run: Run) -> Report:
 
 def report_fit(fitted: Fitted) -> Report:
     """The findings of a fit, without those that may follow from others."""
-    data = fitted.data
-    if data is None:
+    facts = fitted.facts
+    if facts is None:
         return Report(_summary_of_fit(fitted), moving_bound(fitted))
-    gains = gains_of(data)
+    gains = gains_of(facts)
     unfinished = [*moving_bound(fitted, gains), *better_q(fitted, gains)]
-    causes = [*unfinished, *uncovered_rows(data), *extreme_lengthscales(data)]
-    findings = causes or [*open_residuals(data), *structured_scores(data)]
-    family = narrow_family(data, gains)
-    findings += family if family or unfinished else heavy_tail(data)
-    edges = edges_of_priors(data)
+    causes = [*unfinished, *uncovered_rows(facts), *extreme_lengthscales(facts)]
+    findings = causes or [*open_residuals(facts), *structured_scores(facts)]
+    family = narrow_family(facts, gains)
+    findings += family if family or unfinished else heavy_tail(facts)
+    edges = edges_of_priors(facts)
     # A fit that has to reach far for an offset of the data is unfinished for long.
-    both = [*edges, *findings] if is_far_from_standard(data) else [*findings, *edges]
+    both = [*edges, *findings] if is_far_from_standard(facts) else [*findings, *edges]
     return Report(_summary_of_fit(fitted), both)
 
 
@@ -200,18 +200,18 @@ def _count(number: int, what: str) -> str:
 
 
 def _summary_of_fit(fitted: Fitted) -> str:
-    losses, data = fitted.losses, fitted.data
+    losses, facts = fitted.losses, fitted.facts
     bound = last_bound(losses)
     text = f"A fit of {_count(len(losses), 'step')}, bound {bound:.3f} nats"
-    if data is None:
+    if facts is None:
         return (
             f"{text}. The arguments of the model, report(fit, x, y), add what the data "
             "say of z, M, q(v) and the priors."
         )
-    seen, of = map(int, data.num_rows)
+    seen, of = map(int, facts.num_rows)
     text += f"; {_count(of, 'row')}" + (f", {seen} of them seen" if seen < of else "")
-    if len(data.log_weights):
-        shape = pareto_shape(data.log_weights)
-        exact = "q(v) is exact given θ" if data.is_point else "the guide is exact"
+    if len(facts.log_weights):
+        shape = pareto_shape(facts.log_weights)
+        exact = "q(v) is exact given θ" if facts.is_point else "the guide is exact"
         text += f"; {exact if shape == -np.inf else f'k-hat {shape:.2f}'}"
     return text + "."

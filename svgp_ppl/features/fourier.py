@@ -23,6 +23,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from svgp_ppl.checks import require_count
 from svgp_ppl.features.states import (
     continuation,
     diffusion,
@@ -83,13 +84,7 @@ class Fourier:
                 "the interval [lower, upper] of Fourier features must be finite and "
                 f"not empty, and is [{lower}, {upper}]."
             )
-        number = self.num_frequencies
-        is_integer = isinstance(number, int | np.integer) and number is not True
-        if not is_integer or number < 1:
-            raise ValueError(
-                "num_frequencies of Fourier features must be a positive integer, and "
-                f"is {number!r}."
-            )
+        require_count(self.num_frequencies, "num_frequencies of Fourier features")
 
     def __len__(self) -> int:
         return 2 * self.num_frequencies + 1

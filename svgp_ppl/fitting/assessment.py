@@ -19,7 +19,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 
-from svgp_ppl.diagnostics.fitted import Data, Fitted
+from svgp_ppl.diagnostics.fitted import Facts, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
 from svgp_ppl.fitting.checks import require_shared_latents, require_valid_rows
@@ -93,7 +93,7 @@ def fitted_of(fit: Fit, *args, **kwargs) -> Fitted:
             "a fit that was loaded from a file, with a guide written by hand, does not "
             "know its model: gp.Fit.load(path, guide, model)."
         )
-    return Fitted(losses, _Assessment(fit, model, args, kwargs).data())
+    return Fitted(losses, _Assessment(fit, model, args, kwargs).facts())
 
 
 class _Assessment:
@@ -139,26 +139,26 @@ class _Assessment:
         run = {"key": key_model, "values": params, "guide_trace": guide_trace}
         return guide_trace, trace_of(self.model, args, kwargs, **run)
 
-    def data(self) -> Data:
-        """All facts."""
+    def facts(self) -> Facts:
+        """All of them."""
 
-        def facts(params, arrays, key) -> Data:
+        def of_traces(params, arrays, key) -> Facts:
             key_trace, key_weights = random.split(key)
             guide_trace, model_trace = self.traces(key_trace, params, arrays)
             return self._facts(key_weights, guide_trace, model_trace)
 
         made_of = ("facts of a fit", *self.made_of)
         run = (self.params, self.arrays, random.key(_SEED))
-        data = call(facts, made_of, *run, runs_once=True)
-        data = jax.tree.map(_on_the_host, data)
-        if data.is_point:
-            return data
+        facts = call(of_traces, made_of, *run, runs_once=True)
+        facts = jax.tree.map(_on_the_host, facts)
+        if facts.is_point:
+            return facts
         log_weights, cdf = self._weights_of_everything()
-        if data.is_deep or self.num_seen < self.num_rows:
+        if facts.is_deep or self.num_seen < self.num_rows:
             log_weights = log_weights[:0]
-        return data._replace(log_weights=log_weights, cdf=cdf)
+        return facts._replace(log_weights=log_weights, cdf=cdf)
 
-    def _facts(self, key, guide_trace: dict, model_trace: dict) -> Data:
+    def _facts(self, key, guide_trace: dict, model_trace: dict) -> Facts:
         require_data(model_trace)
         exact, sites = marginalised(model_trace), model_trace.values()
         is_deep = any(map(is_layer, sites))
@@ -176,7 +176,7 @@ class _Assessment:
         if self.num_seen == self.num_rows and is_point and are_exact and not is_deep:
             log_weights = weights_of(key, model_trace, _NUM_DRAWS)
         observed = observe_sites(model_trace).values()
-        return Data(
+        return Facts(
             num_rows=(self.num_seen, self.num_rows),
             sites=sites_of(model_trace, self._scale(model_trace)),
             inputs=inputs_of(model_trace),

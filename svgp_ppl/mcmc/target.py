@@ -24,7 +24,6 @@ from svgp_ppl.handlers import is_inducing, is_layer, set_up, trace_of
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
-from svgp_ppl.observations.observed import Data as Observed
 from svgp_ppl.observations.observed import (
     data_of,
     known_rows,
@@ -35,7 +34,7 @@ from svgp_ppl.plates import all_rows, drawn_rows, latents_of_rows, subsampled
 from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.runtime.nested import flattened
 
-__all__ = ["Data", "Start", "Target"]
+__all__ = ["Data", "Target"]
 
 
 class Data(NamedTuple):
@@ -52,18 +51,6 @@ class Data(NamedTuple):
     params: dict[str, Any]
     noise_keys: Any
     sites: dict[str, Any]
-
-
-class Start(NamedTuple):
-    """What a model has besides its log density.
-
-    Attributes:
-        params: Values of the ``param`` sites: those given, otherwise the initial ones.
-        observed: Data by site name, and which of them are known.
-    """
-
-    params: dict[str, Any]
-    observed: dict[str, Observed]
 
 
 class _Facts(NamedTuple):
@@ -147,19 +134,17 @@ class Target:
                 for name, site in sites.items()
                 if site["type"] == "param"
             }
-            return Start(frozen, data_of(sites)), random.split(key, num_noise_draws)
+            return frozen, data_of(sites), random.split(key, num_noise_draws)
 
         made_of = ("start of a target", *self.made_of)
-        found, noise_keys = call(
-            start, made_of, key_noise, given, arrays, runs_once=True
-        )
-        self.observed = found.observed
+        run = (key_noise, given, arrays)
+        frozen, self.observed, noise_keys = call(start, made_of, *run, runs_once=True)
         for name, data in self.observed.items():
             warn_if_none_counts(name, data.known)
-        self.data = Data(arrays, found.params, noise_keys, {})
-        self.frozen, self.layouts = flattened(found.params)
+        self.data = Data(arrays, frozen, noise_keys, {})
+        self.frozen, self.layouts = flattened(frozen)
         args, kwargs = self.combine(arrays)  # those that are on the device already
-        self.inducing_origin = origin_of_z(self._model, args, kwargs, found.params)
+        self.inducing_origin = origin_of_z(self._model, args, kwargs, frozen)
 
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""

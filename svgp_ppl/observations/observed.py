@@ -17,7 +17,7 @@ from svgp_ppl.observations.expected import expected_of
 from svgp_ppl.rows.sharding import is_sharded
 
 __all__ = [
-    "Data",
+    "Observed",
     "data_of",
     "draw_of",
     "known_part",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Data(NamedTuple):
+class Observed(NamedTuple):
     """The data of a site.
 
     Attributes:
@@ -41,7 +41,7 @@ class Data(NamedTuple):
     known: Any
 
 
-def data_of(sites: dict[str, dict]) -> dict[str, Data]:
+def data_of(sites: dict[str, dict]) -> dict[str, Observed]:
     """The data of every observed site of a trace."""
     found = {}
     for name, site in sites.items():
@@ -54,7 +54,7 @@ def data_of(sites: dict[str, dict]) -> dict[str, Data]:
                 mask = expected.entries
             batch = distribution.batch_shape
             shape = batch if jnp.ndim(mask) <= len(batch) else jnp.shape(values)
-            found[name] = Data(values, jnp.broadcast_to(jnp.asarray(mask), shape))
+            found[name] = Observed(values, jnp.broadcast_to(jnp.asarray(mask), shape))
     return found
 
 
@@ -84,7 +84,7 @@ def draw_of(site: dict, key) -> jax.Array:
     return distribution.sample(key)
 
 
-def known_rows(data: Data) -> np.ndarray | None:
+def known_rows(data: Observed) -> np.ndarray | None:
     """Numbers of the rows with any known entry; None if that is all rows."""
     known = np.asarray(data.known)
     if not known.ndim:
@@ -93,7 +93,7 @@ def known_rows(data: Data) -> np.ndarray | None:
     return None if rows.all() else np.flatnonzero(rows)
 
 
-def known_part(values, data: Data, leading: int = 0) -> np.ndarray:
+def known_part(values, data: Observed, leading: int = 0) -> np.ndarray:
     """Data, or draws of them, without unknown rows; NaN at other holes.
 
     Args:
@@ -108,12 +108,12 @@ def known_part(values, data: Data, leading: int = 0) -> np.ndarray:
     return np.where(known.reshape(known.shape + (1,) * missing), values, np.nan)
 
 
-def known_terms(values, data: Data, leading: int = 0) -> np.ndarray:
+def known_terms(values, data: Observed, leading: int = 0) -> np.ndarray:
     """Log probabilities [..., N] of the rows with any known entry."""
     return _of_rows(values, data, leading)[0]
 
 
-def _of_rows(values, data: Data, leading: int) -> tuple[np.ndarray, np.ndarray]:
+def _of_rows(values, data: Observed, leading: int) -> tuple[np.ndarray, np.ndarray]:
     values, known, rows = np.asarray(values), np.asarray(data.known), known_rows(data)
     if rows is None:
         return values, known

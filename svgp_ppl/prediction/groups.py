@@ -16,7 +16,7 @@ from svgp_ppl.handlers import is_inducing, is_layer
 from svgp_ppl.inducing_origin import known_origin, require_same_z
 from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
-    Data,
+    Observed,
     data_of,
     draw_of,
     known_part,
@@ -108,7 +108,7 @@ class Groups:
             ],
         )
 
-    def _data(self) -> dict[str, Data]:
+    def _data(self) -> dict[str, Observed]:
         """The data among the arguments, which are the same at every draw."""
         found = self._runs.over_draws(
             every_draw(1),
