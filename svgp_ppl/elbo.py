@@ -10,6 +10,7 @@ and scored as in NumPyro's ``Trace_ELBO``. The bound knows sites and distributio
 no kernels.
 """
 
+import math
 from typing import Any, Literal, get_args
 
 import jax
@@ -154,7 +155,12 @@ def _seen(model_trace: dict[str, dict]) -> list[Seen]:
     for name, expected in observe_sites(model_trace).items():
         site = model_trace[name]
         _, mask = unwrapped(site["fn"])
-        found.append(Seen(expected, site["value"], mask, site["scale"]))
+        plates = [model_trace[frame.name] for frame in site["cond_indep_stack"]]
+        size = math.prod(plate["args"][0] for plate in plates)
+        num_seen = math.prod(len(plate["value"]) for plate in plates)
+        found.append(
+            Seen(expected, site["value"], mask, site["scale"], size / num_seen)
+        )
     return found
 
 

@@ -1,7 +1,8 @@
 """Running a model: its trace, the marks of its sites, and what a guide puts in them.
 
-The one home of what is private to NumPyro: how messages travel, and the contents of the
-stack of handlers. A site is recognised here, and each kind in one way:
+The home of what is private to NumPyro: how messages travel, and the contents of the
+stack of handlers (which ``runtime.compilation`` reads as well). A site is recognised
+here, and each kind in one way:
 
     is_inducing    the whitened values of a process        (``sparse_gp``)
     is_layer       the draw of a layer                     (``propagate``)
@@ -9,7 +10,8 @@ stack of handlers. A site is recognised here, and each kind in one way:
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import jax
@@ -38,6 +40,7 @@ __all__ = [
     "is_point",
     "marginalised",
     "marked_deterministic",
+    "outside",
     "prototype",
     "random_key",
     "replay_distributions",
@@ -130,6 +133,22 @@ def random_key() -> Any:
 def enclosing_plates() -> list[plate]:
     """The plates that a site would be in now, from the outside in."""
     return [handler for handler in _PYRO_STACK if isinstance(handler, plate)]
+
+
+@contextmanager
+def outside(handler: Messenger) -> Iterator[None]:
+    """Sites made here are seen only by the handlers around this one.
+
+    For a handler that makes other sites of one: what the inner handlers do (a name, a
+    scale, a mask) they have done to that one already.
+    """
+    start = _PYRO_STACK.index(handler)
+    inner = _PYRO_STACK[start:]
+    del _PYRO_STACK[start:]
+    try:
+        yield
+    finally:
+        _PYRO_STACK.extend(inner)
 
 
 def marked_deterministic(name: str, value: Any, mark: dict[str, Any]) -> Any:

@@ -125,7 +125,7 @@ MAY_IMPORT = {
     },
     "mcmc.samplers": {"linalg"},
     "mcmc.chains": {"mcmc.samplers", "rows", "runtime"},
-    "mcmc.sites": {"linalg", "variational"},
+    "mcmc.sites": {"handlers", "linalg", "variational"},
     "mcmc.collapsed": {
         "expectations",
         "handlers",

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import jax
 import jax.monitoring
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 from jax import random
 from jax.scipy.stats import cauchy, norm
+from numpyro.handlers import condition, substitute
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc.target import Target
@@ -248,6 +250,66 @@ def test_what_a_function_reads_is_part_of_its_program(monkeypatch):
     assert run() == 25.0
     shift = 100.0  # of the surrounding function
     assert run() == 125.0
+
+
+class Scaling:
+    """Code that reads a global, as an object, by a method and through its class."""
+
+    def __call__(self, x):
+        return FACTOR * x
+
+    def method(self, x):
+        return self(x)
+
+    @staticmethod
+    def of_class(x):
+        return FACTOR * x
+
+
+class Inherits(Scaling):
+    pass
+
+
+HELD = partial(scaled)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        partial(scaled),
+        Scaling(),
+        Inherits().method,
+        condition(scaled, data={}),
+        lambda x: Scaling()(x),
+        lambda x: Inherits.of_class(x),
+        lambda x: HELD(x),
+    ],
+    ids=["partial", "object", "method", "handler", "class", "inherited", "held"],
+)
+def test_what_other_code_reads_is_part_of_its_program(monkeypatch, code):
+    def run():
+        return float(
+            compilation.find(code, ("reads", code), jnp.ones(3))(jnp.ones(3))[0]
+        )
+
+    before = compilation.find(code, ("reads", code), jnp.ones(3)).found
+    assert compilation.find(code, ("reads", code), jnp.ones(3)).found is before
+    assert run() == 1.0
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert run() == 5.0
+
+
+def test_a_handler_around_a_call_is_part_of_its_program():
+    def run():
+        def model():
+            return numpyro.param("value", jnp.ones(()))
+
+        return float(compilation.call(model, ("handled",)))
+
+    assert run() == 1.0
+    with substitute(data={"value": 2.0}):
+        assert run() == 2.0
+    assert run() == 1.0
 
 
 def shifted(x):

@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.stats
 from jax import random
 from jax.flatten_util import ravel_pytree
-from numpyro.handlers import seed, trace
+from numpyro.handlers import condition, mask, scale, scope, seed, trace
 from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
@@ -46,6 +46,33 @@ def with_mean(x, y=None):
     f = gp.sparse_gp("f", kernel("f"), X[::4], mean=lambda x: slope * x[:, 0])
     with numpyro.plate("data", len(x)):
         gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), f(x), obs=y)
+
+
+def renamed(x, y=None):
+    """The same with another name, and with the prior of v counted 0.3 times."""
+    with scope(prefix="a"), scale(scale=0.3):
+        with_mean(x, y)
+
+
+def without_prior(x, y=None):
+    """No prior of v."""
+    with mask(mask=False):
+        f = gp.sparse_gp("f", kernel("f"), X[::4])
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), f(x), obs=y)
+
+
+class Robust(gp.likelihoods.Gaussian):
+    """Gaussian in name only."""
+
+    def __call__(self, f):
+        return dist.StudentT(4.0, f, self.scale)
+
+
+def robust(x, y=None):
+    f = gp.sparse_gp("f", kernel("f"), X[::4])
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", Robust(0.3), f(x), obs=y)
 
 
 def several_outputs(x, y=None):
@@ -116,7 +143,9 @@ def at_the_fit(target, guide, params):
 @pytest.mark.parametrize(
     ("model", "make_guide"),
     [
-        (with_mean, gp.AutoGaussian),
+        (renamed, gp.AutoGaussian),
+        pytest.param(without_prior, gp.AutoGaussian, marks=pytest.mark.slow),
+        pytest.param(with_mean, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(with_mean, mixture, marks=pytest.mark.slow),
         pytest.param(several_outputs, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(several_outputs, diagonal, marks=pytest.mark.slow),
@@ -349,6 +378,28 @@ def test_without_v_the_density_is_the_bound_of_titsias():
     np.testing.assert_allclose(differences, 0.0, atol=1e-8)
 
 
+def test_a_process_that_is_conditioned_on_is_part_of_the_mean():
+    v = np.linspace(-1.0, 1.5, 6).reshape(2, 3)
+    free = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
+    known = condition(gaussian, data={"g": v})
+    given = Target(random.key(0), known, (X, Y), {}, {}, collapse=True)
+    assert given.is_collapsed and given.process_names == ["f"]
+    start = free.initial_positions(random.key(1), 1)
+    one = {name: np.asarray(x)[0] for name, x in start.items()}
+    values = jax.jit(free.constrain)(one, free.data, random.key(0))
+    theta = {n: float(x) for n, x in values.items() if np.ndim(x) == 0}
+    _, phi, covariance, shift = exact_log_evidence(theta, X, Y)
+    of_f, of_g = phi[:, :4], phi[:, 4:]
+    noise = covariance - phi @ phi.T
+    normal = scipy.stats.multivariate_normal
+    expected = normal(cov=of_f @ of_f.T + noise).logpdf(shift - of_g @ v.ravel())
+    expected += np.sum(scipy.stats.norm.logpdf(v)) - normal(cov=covariance).logpdf(
+        shift
+    )
+    found = [float(t.logdensity_fn(one, t.data)) for t in (given, free)]
+    np.testing.assert_allclose(found[0] - found[1], expected, atol=1e-8)
+
+
 def test_v_is_drawn_given_theta_and_the_data():
     target = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
     start = target.initial_positions(random.key(1), 1)
@@ -411,9 +462,9 @@ def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     assert choice("fitted", nuts, guide) == ("fitted",)
     is_collapsed = [
         Target(random.key(0), model, (X, Y), {}, {}, collapse=True).is_collapsed
-        for model in (gaussian, with_mean, layers)
+        for model in (gaussian, with_mean, layers, scale(gaussian, scale=0.5), robust)
     ]
-    assert is_collapsed == [True, False, False]
+    assert is_collapsed == [True, False, False, False, False]
     assert Target(random.key(0), layers, (X, Y), {}, {}).is_deep
     assert not Target(random.key(0), gaussian, (X, Y), {}, {}).is_collapsed
 

@@ -120,3 +120,28 @@ def test_a_masked_model_predicts_all_rows(pairs):
     np.testing.assert_allclose(
         under_mask.log_prob(COUNTS_Y), plain.log_prob(COUNTS_Y), rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+def test_a_model_may_hold_its_mask_and_a_weight_for_each_datum(make):
+    """A datum of weight two is a datum seen twice, and the steps know their number."""
+    weights = np.where(SOME, 2.0, 1.0)
+
+    def regression(x, y, scale, mask):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)), handlers.scale(scale=scale):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y, mask=mask)
+
+    def weighted(x, y):
+        regression(x, y, make(weights), make(SOME))
+
+    def repeated(x, y):
+        rows = np.flatnonzero(SOME).repeat(2)
+        regression(x[rows], y[rows], 1.0, None)
+
+    options = {"num_steps": 3, "progress": False}
+    fits = [
+        gp.fit(random.key(0), one, None, COUNTS_X, COUNTS_Y, **options)
+        for one in (weighted, repeated)
+    ]
+    np.testing.assert_allclose(fits[0].losses, fits[1].losses, rtol=1e-6)

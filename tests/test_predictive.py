@@ -10,7 +10,11 @@ from numpyro.distributions.transforms import ExpTransform
 from scipy.special import gammaln, logsumexp
 
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.expectations import closed_form_cdf
+from svgp_ppl.expectations import (
+    closed_form_cdf,
+    predictive_cdf,
+    variational_expectation,
+)
 from svgp_ppl.expectations.predictive import (
     log_predictive_density,
     predictive_mean_and_variance,
@@ -178,6 +182,47 @@ def test_heteroscedastic_by_a_sum_over_both():
     dense = [logsumexp(weight + st.norm.logpdf(one, f0, np.exp(f1))) for one in y]
     ours = _heteroscedastic(y, _two((0.2, -0.3), (v0, v1), c, len(y)))
     np.testing.assert_allclose(ours, dense, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "atol"),
+    [
+        (lk.HeteroscedasticGaussian(), 1e-6),
+        (lambda f: dist.Normal(f[..., 0], jnp.exp(f[..., 1])), 3e-3),
+    ],
+    ids=["closed form", "points"],
+)
+@pytest.mark.parametrize("log_scale", [-4.0, -0.3])
+def test_cdf_of_two_components(likelihood, atol, log_scale):
+    """A dense sum over f_1, also of noise that is narrow beside q(f_0)."""
+    y, (v0, v1, c) = np.array([-1.5, -0.2, 0.0, 0.7, 2.5]), (1.0, 0.1, -0.1)
+    t = np.linspace(-10, 10, 20_001)
+    f1 = log_scale + np.sqrt(v1) * t
+    sd = np.sqrt(v0 - c**2 / v1 + np.exp(2 * f1))
+    weight = st.norm.pdf(t) * (t[1] - t[0])
+    below = st.norm.cdf(y[:, None], 0.2 + c / v1 * (f1 - log_scale), sd)
+    marginal = _two((0.2, log_scale), (v0, v1), c, 1)
+    find = jax.jit(
+        lambda y: predictive_cdf(likelihood, lambda d, y: d.cdf(y), y, marginal, 512)
+    )
+    np.testing.assert_allclose(find(y[:, None])[:, 0], below @ weight, atol=atol)
+
+
+class _Robust(lk.Gaussian):
+    def __call__(self, f):
+        return dist.StudentT(3.0, f, self.scale)
+
+
+def test_another_distribution_has_other_formulas():
+    y, marginal = jnp.asarray([0.3, 2.5]), Marginal(jnp.zeros(2), jnp.full(2, 0.4))
+    robust, function = _Robust(0.3), lambda f: dist.StudentT(3.0, f, 0.3)
+    assert closed_form_cdf(robust, y, marginal) is None
+    for find in (variational_expectation, log_predictive_density):
+        found, expected = find(robust, y, marginal), find(function, y, marginal)
+        np.testing.assert_array_equal(found, expected)
+    found = predictive_mean_and_variance(robust, marginal)
+    expected = predictive_mean_and_variance(function, marginal)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_recentred_hermite():

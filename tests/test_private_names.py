@@ -29,7 +29,7 @@ from svgp_ppl.mcmc.samplers import blackjax_parts as parts
 
 PACKAGE = Path(__file__).parent.parent / "svgp_ppl"
 BLACKJAX_HOME = "mcmc/samplers/blackjax_parts.py"
-OTHER_HOMES = {"handlers.py", "compilation.py"}
+OTHER_HOMES = {"handlers.py", "runtime/compilation.py"}
 
 
 # --------------------------------------------------------------------- the one home

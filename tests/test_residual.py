@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.handlers import mask
+from numpyro.handlers import mask, scale
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
@@ -77,6 +77,34 @@ def test_gaussian_bounds_are_those_of_titsias(scale):
     tighter = bound_of(with_noise(scale), guide, *data, conditional="scaled")
     np.testing.assert_allclose(tighter, of_2025, atol=1e-8)
     assert of_2009 + 1.0 < tighter < exact
+
+
+@pytest.mark.parametrize("power", [0.1, np.linspace(0.2, 2.0, 15)])
+def test_a_power_of_the_likelihood_is_another_noise(power):
+    """N(y; f, σ²)^t is N(y; f, σ²/t) up to a constant."""
+    noise = 0.4
+    (_, of_2025, exact), guide = dense(noise / np.sqrt(power))
+    logs = np.log(2 * np.pi * noise**2 / power) - power * np.log(2 * np.pi * noise**2)
+    constant = np.sum(0.5 * np.broadcast_to(logs, len(GAUSSIAN_X)))
+
+    def model(x, y, copies):
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
+        with numpyro.plate("data", copies * len(x), len(x)), scale(scale=power):
+            gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y)
+
+    def bounds(copies):
+        found = [
+            bound_of(
+                model, lambda x, y, _: guide(x), GAUSSIAN_X, GAUSSIAN_Y, copies, **o
+            )
+            for o in ({"conditional": "scaled"}, {})
+        ]
+        return found[0], found[0] - found[1]
+
+    (tighter, gain), (_, of_copies) = bounds(1), bounds(3)
+    np.testing.assert_allclose(tighter, of_2025 + constant, atol=1e-8)
+    np.testing.assert_allclose(of_copies, 3 * gain, atol=1e-8)
+    assert of_2025 < exact
 
 
 def poisson(x, y=None):

@@ -1,30 +1,34 @@
 """P(y <= a) of a datum whose latent is known up to its q(v)."""
 
+import math
 from collections.abc import Callable
-from functools import singledispatch
 
 import jax
+import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
+from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import (
-    Method,
     QuasiMonteCarlo,
     Trapezoid,
     average,
-    default_method,
+    normal_nodes,
     num_components,
+    points,
 )
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["closed_form_cdf", "latent_cdf", "predictive_cdf"]
 
-# Points used if there are too many components for quadrature.
-_NUM_POINTS = 1024
+# Points for several components: a multiple of the nodes for one, at least so many. With
+# a likelihood like a step, 4096 miss 0.003 of a probability and 1024 miss 0.008.
+_POINTS_A_NODE, _FEWEST_POINTS = 8, 1024
+_POINTS_AT_A_TIME = 256
 
 
-@singledispatch
+@by_likelihood
 def closed_form_cdf(likelihood, y: Array, marginal: Marginal) -> Array | None:
     """P(y_n <= a_n) under each Gaussian component, [N] or [K, N]; None if unknown."""
     return None
@@ -41,7 +45,8 @@ def predictive_cdf(
 
     For one latent component, the trapezoidal rule on evenly spaced nodes: accurate if
     the likelihood is at least as wide as their spacing, 17/``num_nodes`` standard
-    deviations of the latent; a narrower one makes steps of at most 7/``num_nodes``.
+    deviations of the latent; a narrower one makes steps of at most 7/``num_nodes``. For
+    several, quasi-Monte Carlo with 8 ``num_nodes`` points or more.
 
     Args:
         likelihood: f -> NumPyro distribution.
@@ -50,20 +55,29 @@ def predictive_cdf(
         marginal: Distribution of the latent.
         num_nodes: Number of nodes of the rule for one component.
     """
-    width = num_components(marginal)
-    method: Method = default_method(width)
-    if width == 1:
-        method = Trapezoid(num_nodes)
-    elif isinstance(method, QuasiMonteCarlo):
-        method = QuasiMonteCarlo(_NUM_POINTS)
 
     def at(y):
+        def below(f):
+            return cdf(likelihood(f), y)
+
         value = closed_form_cdf(likelihood, y, marginal)
-        if value is None:
-            value = average(lambda f: cdf(likelihood(f), y), marginal, method)
+        if value is None and num_components(marginal) == 1:
+            value = average(below, marginal, Trapezoid(num_nodes))
+        elif value is None:
+            value = _by_quasi_monte_carlo(below, marginal, num_nodes)
         return marginal.average(value)
 
     return jax.vmap(at)(y)
+
+
+def _by_quasi_monte_carlo(below: Callable, marginal: Marginal, num_nodes: int) -> Array:
+    """The mean over points, block after block, in the memory of one."""
+    number = max(2 ** math.ceil(math.log2(_POINTS_A_NODE * num_nodes)), _FEWEST_POINTS)
+    nodes, _ = normal_nodes(QuasiMonteCarlo(number), num_components(marginal))
+    blocks = nodes.astype(marginal.mean.dtype)
+    blocks = blocks.reshape(-1, _POINTS_AT_A_TIME, nodes.shape[1])
+    means = jax.lax.map(lambda e: jnp.mean(below(points(marginal, e)), axis=0), blocks)
+    return jnp.mean(means, axis=0)
 
 
 def latent_cdf(values: Array, marginal: Marginal) -> Array:

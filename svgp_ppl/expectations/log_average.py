@@ -5,7 +5,6 @@ Gauss–Hermite quadrature (Naylor & Smith 1982; Liu & Pierce 1994).
 """
 
 from collections.abc import Callable
-from functools import singledispatch
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.trapezoid import in_deviations, nearest_singularity
 from svgp_ppl.linalg import safe_sqrt
 from svgp_ppl.marginals import Marginal
@@ -36,7 +36,7 @@ _LEAP = 1000.0
 _NUM_SCANNED = 161
 
 
-@singledispatch
+@by_likelihood
 def is_log_concave(likelihood) -> bool:
     """Whether f -> log p(y | f) is concave for every y; False if unknown.
 

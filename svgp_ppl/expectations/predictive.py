@@ -6,7 +6,6 @@ the integrand is: see ``log_average``.
 """
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.log_average import climb, log_average_by_trapezoid
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
@@ -43,7 +43,7 @@ _POINTS_AT_A_TIME = 256
 _LABELS_AT_A_TIME = 16
 
 
-@singledispatch
+@by_likelihood
 def closed_form_log_predictive(
     likelihood, y: Array, marginal: Marginal
 ) -> Array | None:
@@ -73,7 +73,7 @@ def log_predictive_density(
     return marginal.log_average(value)
 
 
-@singledispatch
+@by_likelihood
 def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array, Array]:
     """E y_n and Var y_n, each [N] (and event axes), by the laws of total moments.
 

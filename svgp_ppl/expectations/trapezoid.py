@@ -9,13 +9,13 @@ the nodes are dense about c on the scale of r, and evenly spaced away from it.
 
 import math
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import REACH
 from svgp_ppl.linalg import safe_sqrt
 from svgp_ppl.marginals import Marginal
@@ -34,7 +34,7 @@ _LENGTH = 2.0
 _LEAST_WIDTH = 1e-6
 
 
-@singledispatch
+@by_likelihood
 def nearest_singularity(likelihood, y: Array) -> tuple[Any, Any] | None:
     """Where f -> log p(y_n | f) bends the most, and how sharply; None if unknown.
 

@@ -7,10 +7,10 @@ open function.
 """
 
 from collections.abc import Callable
-from functools import singledispatch
 
 from jaxtyping import Array, Float
 
+from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import (
     ClosedForm,
     Method,
@@ -24,7 +24,7 @@ from svgp_ppl.marginals import Marginal
 __all__ = ["closed_form_expectation", "variational_expectation"]
 
 
-@singledispatch
+@by_likelihood
 def closed_form_expectation(likelihood, y: Array, marginal: Marginal) -> Array | None:
     """E log p(y_n | f_n) under each Gaussian component, [N] or [K, N]; None if unknown.
 

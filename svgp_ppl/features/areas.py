@@ -43,12 +43,8 @@ def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integra
             "the lower and upper corners of the areas must have one shape [N, D], and "
             f"have {low.shape} and {high.shape}."
         )
-    if is_concrete(low) and is_concrete(high) and not np.all(low < high):
-        row = int(np.argmin(np.all(np.asarray(low < high), axis=1)))
-        raise ValueError(
-            "every lower corner of the areas must be below its upper corner, in every "
-            f"column, and in row {row} they are {low[row]} and {high[row]}."
-        )
+    if is_concrete(low) and is_concrete(high):
+        _require_below(np.asarray(low), np.asarray(high))
     num_nodes = require_count(num_nodes, "num_nodes of the areas")
     nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     width = low.shape[1]
@@ -73,3 +69,13 @@ def average(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integral
     return Integral(
         total.x, total.weights / jnp.sum(total.weights, axis=1, keepdims=True)
     )
+
+
+def _require_below(low: np.ndarray, high: np.ndarray) -> None:
+    good = np.all(low < high, axis=1)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise ValueError(
+            "every lower corner of the areas must be below its upper corner, in every "
+            f"column, and in row {row} they are {low[row]} and {high[row]}."
+        )

@@ -239,12 +239,9 @@ def _num_observed(model_trace: dict[str, Any]) -> float:
     total = 0.0
     for site in model_trace.values():
         if site["type"] == "sample" and site["is_observed"]:
-            scale = site["scale"]
-            scale = float(scale) if scale is not None and is_concrete(scale) else 1.0
-            _, mask = unwrapped(site["fn"])
-            shape = site["fn"].batch_shape
+            scale, (_, mask) = site["scale"], unwrapped(site["fn"])
+            scale = scale if scale is not None and is_concrete(scale) else 1.0
             mask = mask if is_concrete(mask) else True
-            with jax.ensure_compile_time_eval():
-                known = float(np.sum(mask))
-            total += scale * known * math.prod(shape) / np.size(mask)
+            weights = np.asarray(scale) * np.asarray(mask)
+            total += float(np.mean(weights)) * math.prod(site["fn"].batch_shape)
     return max(total, 1.0)

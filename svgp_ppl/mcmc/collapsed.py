@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import Messenger
 
 from svgp_ppl.expectations import ClosedForm
+from svgp_ppl.expectations.dispatch import is_as
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
@@ -70,7 +71,8 @@ def is_collapsible(model_trace: dict[str, dict]) -> bool:
     """Whether v can be integrated out, and something is left to sample.
 
     Every process is seen through sites of ``observe`` with a Gaussian likelihood, a
-    latent of one component and all rows at a time.
+    latent of one component and all rows at a time, and its prior counts once: it has no
+    scale and no mask.
     """
     seen = observe_sites(model_trace).values()
     latent = [
@@ -82,13 +84,20 @@ def is_collapsible(model_trace: dict[str, dict]) -> bool:
         bool(seen)
         and all(map(_is_quadratic, seen))
         and not any(map(is_layer, model_trace.values()))
+        and all(map(_counts_once, filter(is_inducing, latent)))
+        and any(map(is_inducing, latent))
         and not all(map(is_inducing, latent))
     )
 
 
+def _counts_once(site: dict) -> bool:
+    """Whether the prior of a process is neither scaled nor masked."""
+    return site["scale"] is None and unwrapped(site["fn"])[1] is True
+
+
 def _is_quadratic(expected: Expected) -> bool:
     return (
-        isinstance(expected.likelihood, Gaussian)
+        is_as(expected.likelihood, Gaussian)
         and expected.latent.is_single
         and expected.chunk_size is None
         and (expected.method is None or isinstance(expected.method, ClosedForm))
@@ -163,6 +172,7 @@ class _collect(Messenger):
 
     def __init__(self):
         self.shapes: dict[str, tuple] = {}
+        self._known: dict[str, Array] = {}
         self._data: list[_Data] = []
         super().__init__()
 
@@ -175,12 +185,15 @@ class _collect(Messenger):
             self.shapes[msg["name"]] = msg["fn"].event_shape
             msg["value"] = _Integrated(msg["fn"].event_shape)
             msg["stop"] = True
+        elif is_inducing(msg):  # conditioned on
+            self._known[msg["name"]] = jnp.asarray(msg["value"])
         elif expected is not None and msg["is_observed"]:
             _, mask = unwrapped(msg["fn"])
             weight = jnp.asarray(mask, float)
             if msg["scale"] is not None:
                 weight = weight * msg["scale"]
-            self._data.append(_data_of(expected, jnp.asarray(msg["value"]), weight))
+            data = _data_of(expected, jnp.asarray(msg["value"]), weight, self._known)
+            self._data.append(data)
             msg["stop"] = True
 
     def log_evidence(self) -> Float[Array, ""]:
@@ -225,8 +238,14 @@ class _collect(Messenger):
         ]
 
 
-def _data_of(expected: Expected, y: Array, weight: Array) -> _Data:
+def _data_of(
+    expected: Expected, y: Array, weight: Array, known: dict[str, Array]
+) -> _Data:
+    """The data of a site, with the v that are known in its offset."""
     rows, offset, residual = expected.latent.given_whitened()
+    for name, p in [output for output in rows if output[0] in known]:
+        v = known[name].reshape(-1, rows[name, p].shape[1])[p]
+        offset = offset + matmul(rows.pop((name, p)), v[:, None])[:, 0]
     scale = expected.likelihood.scale
     # Data that a mask leaves out may be missing, and NaN.
     y = jnp.where(weight > 0, y, offset)

@@ -198,8 +198,10 @@ def reparam_sites(
 
     Instead of the site ``f`` the site ``f_base`` is sampled, ξ in v = m(θ) + C⁻ᵀ ξ, and
     ``f`` becomes deterministic, so that the draws are those of the model and
-    ``gp.predict`` takes them. The ``param`` sites are frozen at the fit. Compare
-    NumPyro's ``NeuTraReparam``, which learns a map that does not follow θ.
+    ``gp.predict`` takes them. The ``param`` sites are frozen at the fit. NumPyro's
+    ``scale`` and ``mask`` belong inside, around the model: around the result they would
+    change the Jacobian of the map as well. Compare NumPyro's ``NeuTraReparam``, which
+    learns a map that does not follow θ.
 
     Args:
         model: NumPyro model.

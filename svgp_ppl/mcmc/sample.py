@@ -227,7 +227,8 @@ def _start(
         raise ValueError(
             'coordinates="collapsed" needs a latent site besides v, and at every '
             "observe site likelihoods.Gaussian, a latent of one component and no "
-            "chunk_size; and the model must not ask for moments such as f(x).mean."
+            "chunk_size; no process may have a scale or a mask, and the model must not "
+            "ask for moments such as f(x).mean."
         )
     is_plain = choice == ("whitened",)
     if origin is None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpyro
 from numpyro.handlers import Messenger
 
+from svgp_ppl.handlers import outside
 from svgp_ppl.linalg import matmul
 from svgp_ppl.variational.sites import Sites, conditional
 
@@ -31,6 +32,8 @@ class in_sites(Messenger):
 
     The site ``f`` becomes deterministic; ``f_base`` is ξ ~ N(0, I), which alone would
     make v a draw from q(v | θ), and the factor ``f_weight`` is log p(v) − log q(v | θ).
+    A scale or a mask inside of this handler is one of log p(v), which it multiplies;
+    one around it would multiply log |∂v/∂ξ| too.
 
     Args:
         fn: The model.
@@ -52,13 +55,17 @@ class in_sites(Messenger):
         is_open = msg["type"] == "sample" and msg["value"] is None
         if not is_open or name not in self.sites:
             return
-        prior, process = msg["fn"], msg["infer"]["inducing"]["process"]
+        process = msg["infer"]["inducing"]["process"]
         mean, scale_tril = process.inducing_mean, process.scale_tril
         qv = conditional(self.sites[name], scale_tril, mean, self._values)
-        xi = jnp.asarray(numpyro.sample(base_of(name), prior))
-        v = qv.value(xi)
-        weight = prior.log_prob(v) - prior.log_prob(xi) + qv.log_det()
-        numpyro.factor(f"{name}_weight", weight)
+        prior = process.qv  # as the model makes it: N(0, I)
+        scale = 1.0 if msg["scale"] is None else msg["scale"]
+        with outside(self):
+            xi = jnp.asarray(numpyro.sample(base_of(name), prior))
+            v = qv.value(xi)
+            of_v = scale * msg["fn"].log_prob(v)
+            weight = of_v - prior.log_prob(xi) + qv.log_det()
+            numpyro.factor(f"{name}_weight", weight)
         self._values[name] = mean + matmul(v.reshape(mean.shape), scale_tril.T)
         for field in set(msg) - {"type", "name", "value"}:
             del msg[field]

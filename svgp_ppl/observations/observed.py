@@ -60,7 +60,9 @@ def data_of(sites: dict[str, dict]) -> dict[str, Observed]:
 
 def warn_if_none_counts(name: str, mask: Any) -> None:
     """Say that the mask of a site, if its values can be read, is False everywhere."""
-    if is_concrete(mask) and not is_sharded(mask) and not np.any(mask):
+    is_known = is_concrete(mask) and not is_sharded(mask)
+    # np.any of an array of JAX would be an operation of the trace that is under way.
+    if is_known and not np.any(np.asarray(mask)):
         warnings.warn(
             f"no datum of site '{name}' counts: its mask is False everywhere. A mask "
             "is True where the data are known: mask=~np.isnan(y).",

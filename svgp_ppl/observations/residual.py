@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from svgp_ppl.expectations.dispatch import is_as
 from svgp_ppl.latent import Latent
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.marginals import Marginal
@@ -43,13 +44,15 @@ class Seen(NamedTuple):
         expected: Its distribution.
         value: Its data.
         mask: Which of them count, [N], or True.
-        scale: Scale of its plates; None for 1.
+        scale: What its log density is multiplied by, a number or [N]; None for 1.
+        num_copies: How many data one stands for in the plates, which is part of it.
     """
 
     expected: Expected
     value: Any
     mask: Any
     scale: Any
+    num_copies: float
 
 
 def gain(sites: Sequence[Seen]) -> Float[Array, ""]:
@@ -70,16 +73,21 @@ def gain(sites: Sequence[Seen]) -> Float[Array, ""]:
 
 
 def _is_gaussian(expected: Expected) -> bool:
-    is_gaussian = isinstance(expected.likelihood, Gaussian)
-    return is_gaussian and expected.latent.is_single
+    return is_as(expected.likelihood, Gaussian) and expected.latent.is_single
 
 
 def _gain_of_gaussian(site: Seen) -> Array:
-    """½ Σ_n (r_n/σ_n² − log(1 + r_n/σ_n²))."""
+    """½ Σ_n (t r_n/σ_n² − log(1 + t r_n/σ_n²)) of data of weight t, times their copies.
+
+    A datum of weight t has the precision t/σ_n²; one that stands for several is as many
+    terms of the sum.
+    """
     ratio = _residual(site.expected).variance
     ratio = ratio / jnp.square(site.expected.likelihood.scale)
+    if site.scale is not None:
+        ratio = ratio * (site.scale / site.num_copies)
     gains = jnp.where(site.mask, 0.5 * (ratio - jnp.log1p(ratio)), 0.0)
-    return jnp.sum(gains) * (1.0 if site.scale is None else site.scale)
+    return site.num_copies * jnp.sum(gains)
 
 
 def _gain_by_one_scale(sites: Sequence[Seen]) -> Array:

@@ -10,25 +10,20 @@ Here a program keeps neither a model nor data alive, and is found in two ways:
    the same code is traced and not compiled.
 """
 
-import dataclasses
 import hashlib
-import inspect
 import os
-import pickle
-import sys
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.core import Tracer, eval_jaxpr
+from numpyro.handlers import block, seed, trace
+from numpyro.primitives import _PYRO_STACK
 
 from svgp_ppl.rows import is_array
 from svgp_ppl.rows.sharding import (
@@ -40,6 +35,7 @@ from svgp_ppl.rows.sharding import (
     rows_spread_like,
     signature,
 )
+from svgp_ppl.runtime.identity import Identities, mentions
 
 __all__ = [
     "TRACING",
@@ -58,7 +54,6 @@ __all__ = [
 
 # Programs of either kind that are remembered; enough for a whole session of work.
 _MOST_PROGRAMS = 256
-_MOST_BYTES = 2**28  # reading more than this costs as much as a trace
 
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
@@ -139,7 +134,8 @@ def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
     began = time.perf_counter()
     leaves, in_tree = jax.tree.flatten(args)
     flat = [as_array(leaf) for leaf in leaves]
-    key = (_identity(made_of, set()), in_tree, tuple(map(signature, flat)), _settings())
+    identity = Identities(_forget).of((made_of, _handlers()))
+    key = (identity, in_tree, tuple(map(signature, flat)), _settings())
     with TRACING:
         found = _found.get(key)
         if found is None:
@@ -327,6 +323,11 @@ def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
         programs.popitem(last=False)
 
 
+def _handlers() -> tuple:
+    """The handlers around the call that a run of a model inside of it meets."""
+    return tuple(h for h in _PYRO_STACK if not isinstance(h, block | seed | trace))
+
+
 def _settings() -> tuple:
     """Other settings that decide how a function is traced and compiled."""
     config: Any = jax.config
@@ -338,113 +339,8 @@ def _settings() -> tuple:
     )
 
 
-# ---------------------------------------------------------------------------- identity
-
-
-def _identity(part: Any, seen: set[int]) -> Hashable:
-    """What distinguishes a part of a program, without keeping it alive.
-
-    Functions seen before are skipped: they may lead back here.
-    """
-    of = partial(_identity, seen=seen)
-    if part is None or isinstance(part, str | bytes | int | float | complex):
-        return type(part), part
-    if isinstance(part, type):
-        return _Same(part)
-    if isinstance(part, tuple | list):
-        return type(part), tuple(map(of, part))
-    if isinstance(part, set | frozenset):
-        return type(part), frozenset(map(of, part))
-    if isinstance(part, dict):
-        return dict, tuple((name, of(value)) for name, value in part.items())
-    if isinstance(part, jax.tree_util.PyTreeDef):
-        return part
-    if dataclasses.is_dataclass(part) and part.__hash__ is not None:
-        fields = dataclasses.fields(part)
-        values = tuple(of(getattr(part, field.name)) for field in fields)
-        return type(part), values
-    if _can_be_written_into(part):
-        return _contents(part)
-    if inspect.ismethod(part):  # a new object at every access
-        return of(part.__self__), part.__func__.__name__
-    if inspect.isfunction(part):
-        return _Same(part), () if id(part) in seen else _surroundings(part, seen)
-    try:
-        return _Same(part)
-    except TypeError:  # no weak references to it: a number of NumPy, a range, a date
-        return (type(part), part) if isinstance(part, Hashable) else object()
-
-
-class _Same:
-    """An object, equal to itself alone, and not kept alive."""
-
-    __slots__ = ("_number", "reference")
-
-    def __init__(self, value: Any):
-        self.reference, self._number = weakref.ref(value, _forget), id(value)
-
-    def __hash__(self) -> int:
-        return self._number
-
-    def __eq__(self, other) -> bool:
-        if self is other:
-            return True
-        value = self.reference()
-        is_same = isinstance(other, _Same) and other.reference() is value
-        return value is not None and is_same
-
-
-def _surroundings(function: Any, seen: set[int]) -> Hashable:
-    """The outer values that a function and its helpers read.
-
-    Attributes of objects, and what functions of other modules read, are not examined.
-    """
-    seen.add(id(function))
-    names = _names(function.__code__)
-    around = {n: v for n, v in function.__globals__.items() if n in names}
-    cells = zip(function.__code__.co_freevars, function.__closure__ or ())
-    for name, cell in cells:
-        with suppress(ValueError):  # assigned later
-            around[name] = cell.cell_contents
-    found = []
-    for name, value in sorted(around.items()):
-        if inspect.isfunction(value) and value.__module__ != function.__module__:
-            found.append((name, _Same(value)))
-        else:
-            found.append((name, _identity(value, seen)))
-    defaults = (function.__defaults__, function.__kwdefaults__)
-    return tuple(found), _identity(defaults, seen)
-
-
-def _names(code: Any) -> set[str]:
-    """Global names of a function, and of those defined inside it."""
-    inner = [c for c in code.co_consts if inspect.iscode(c)]
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _can_be_written_into(part: Any) -> bool:
-    is_immutable = isinstance(part, jax.Array | np.generic)
-    return hasattr(type(part), "__array__") and not is_immutable
-
-
-def _contents(part: Any) -> Hashable:
-    """What distinguishes the contents of an array of NumPy or a table of pandas."""
-    if max(getattr(part, "nbytes", 0), sys.getsizeof(part)) > _MOST_BYTES:
-        return _Same(part)
-    try:
-        return hashlib.sha256(pickle.dumps(part, protocol=5)).digest()
-    except (pickle.PicklingError, TypeError, AttributeError):  # of arbitrary objects
-        return _Same(part)
-
-
 def _forget(reference: weakref.ref) -> None:
     """Drop the programs of an object that is gone, with the arrays they close over."""
     for key in list(_found):
-        if _mentions(key[0], reference):
+        if mentions(key[0], reference):
             _found.pop(key, None)
-
-
-def _mentions(identity: Any, reference: weakref.ref) -> bool:
-    if isinstance(identity, tuple):
-        return any(_mentions(part, reference) for part in identity)
-    return isinstance(identity, _Same) and identity.reference is reference
