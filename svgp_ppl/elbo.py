@@ -155,7 +155,8 @@ def _seen(model_trace: dict[str, dict]) -> list[Seen]:
     for name, expected in observe_sites(model_trace).items():
         site = model_trace[name]
         _, mask = unwrapped(site["fn"])
-        plates = [model_trace[frame.name] for frame in site["cond_indep_stack"]]
+        frames = [frame.name for frame in site["cond_indep_stack"]]
+        plates = [model_trace[name] for name in frames if name in model_trace]
         size = math.prod(plate["args"][0] for plate in plates)
         num_seen = math.prod(len(plate["value"]) for plate in plates)
         found.append(
