@@ -63,6 +63,8 @@ def test_rows_of_a_file_are_those_of_the_table(arrow, tmp_path):
     np.testing.assert_array_equal(rows[some], X[some])
     np.testing.assert_array_equal(rows[45:110:3], X[45:110:3])
     np.testing.assert_array_equal(rows, X)
+    for rows_of in (-1, [-3, 2], np.arange(N) % 7 == 0, np.zeros(0, int), []):
+        np.testing.assert_array_equal(rows[rows_of], X[rows_of])
     np.testing.assert_array_equal(gp.arrow_rows(path, "y")[some], Y[some])
     mixed = gp.arrow_rows(path, ["count", "a"])
     assert mixed.dtype == np.float64

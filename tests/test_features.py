@@ -434,6 +434,16 @@ def test_a_latent_at_a_derivative_is_a_difference_of_latents(z):
     close(pairs, jnp.diagonal(covariance(kernel, *ours)))
 
 
+def test_concatenated_points_have_the_white_noise_of_points():
+    kernel, z = K.RBF() + K.White(0.5), jnp.asarray([[0.0], [0.4], [1.3]])
+    parts = ft.Concatenated((ft.Points(z[:1]), ft.Derivative(z[:2]), ft.Points(z[1:])))
+    matrix = parts.k_uu(K.RBF() + K.White(1e-12)) + jnp.diag(
+        jnp.r_[0.5, 0, 0, 0.5, 0.5]
+    )
+    np.testing.assert_allclose(parts.k_uu(kernel), matrix, atol=1e-10)
+    np.testing.assert_allclose(parts.variance(kernel), jnp.diag(matrix), atol=1e-10)
+
+
 def test_concatenated_latents():
     """Values of all parts, but no rows to cut into chunks."""
     both = ft.Concatenated((ft.Points(X), ft.Derivative(X, 1)))

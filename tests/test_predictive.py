@@ -203,7 +203,9 @@ def test_cdf_of_two_components(likelihood, atol, log_scale):
     below = st.norm.cdf(y[:, None], 0.2 + c / v1 * (f1 - log_scale), sd)
     marginal = _two((0.2, log_scale), (v0, v1), c, 1)
     find = jax.jit(
-        lambda y: predictive_cdf(likelihood, lambda d, y: d.cdf(y), y, marginal, 512)
+        lambda y: predictive_cdf(
+            likelihood, lambda d, y: d.cdf(y), y, marginal, 512, jax.random.key(0)
+        )
     )
     np.testing.assert_allclose(find(y[:, None])[:, 0], below @ weight, atol=atol)
 

@@ -183,6 +183,9 @@ def normal_nodes(
                     "MonteCarlo."
                 )
             nodes = jnp.linspace(-REACH, REACH, num_nodes)
+            if key is not None:  # the rule is as good anywhere
+                shift = random.uniform(key, minval=-0.5, maxval=0.5)
+                nodes = nodes + shift * (2.0 * REACH / (num_nodes - 1))
             weights = jnp.exp(-0.5 * jnp.square(nodes))
             return nodes[:, None], weights / jnp.sum(weights)
         case MonteCarlo(num_draws):

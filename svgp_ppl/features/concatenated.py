@@ -68,3 +68,11 @@ class Concatenated(LinearFunctional):
     def variance(self, kernel: Kernel) -> Float[Array, " M"]:
         """Variances of every part."""
         return jnp.concatenate([part.variance(kernel) for part in self.parts])
+
+    def k_uu(self, kernel: Kernel) -> Float[Array, "M M"]:
+        """The matrix of every part on the diagonal, with the white noise of points."""
+        matrix, start = super().k_uu(kernel), 0
+        for part in self.parts:
+            block = slice(start, start + len(part))
+            matrix, start = matrix.at[block, block].set(part.k_uu(kernel)), block.stop
+        return matrix

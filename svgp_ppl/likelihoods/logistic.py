@@ -63,7 +63,8 @@ def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
         jnp.asarray(values, mean.dtype).reshape(-1, *(1,) * mean.ndim)
         for values in _scales()
     )
-    t = jnp.sqrt(jnp.square(nodes) + jnp.maximum(variance, 0.0))
+    variance = jnp.where(variance < 0.0, 0.0, variance)  # negative by rounding
+    t = jnp.sqrt(jnp.square(nodes) + variance)
     z = mean / t
     below = weights * ndtr(-z)
     density = weights * jnp.exp(-0.5 * jnp.square(z)) / (2.0 * jnp.pi) ** 0.5

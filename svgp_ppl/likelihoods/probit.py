@@ -35,7 +35,8 @@ def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     Computed together, in a third of the time that differentiating the sum takes.
     """
     mean, variance = jnp.asarray(mean), jnp.asarray(variance)
-    e, weights = two_scale_nodes(mean, variance, NEAREST_ZERO, _NUM_NODES)
+    nodes = two_scale_nodes(mean, variance, NEAREST_ZERO, _NUM_NODES)
+    e, weights = jax.lax.stop_gradient(nodes)  # no variance moves them infinitely fast
     f = mean + safe_sqrt(variance) * e
     value = log_ndtr(f)
     hazard = jnp.exp(-0.5 * jnp.square(f) - value) / (2.0 * jnp.pi) ** 0.5

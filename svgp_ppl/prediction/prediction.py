@@ -27,7 +27,8 @@ __all__ = ["Of", "Prediction"]
 # Whether a quantile, an interval or a band is of the data y or of the latent f.
 Of = Literal["data", "latent"]
 
-# Nodes for the cdf of one draw; with many draws each marginal is narrow: fewer do.
+# Nodes for the cdf of one draw. Draws shift their nodes independently: their number
+# times the square of this one is what counts.
 _NODES_OF_CDF, _FEWEST_NODES = 512, 24
 
 
@@ -224,11 +225,11 @@ class Prediction:
 
     def _inverted(self, levels: np.ndarray, of: Of) -> np.ndarray:
         sites, name = self._sites, self._name
-        num_nodes = max(_NODES_OF_CDF // sites.num_draws, _FEWEST_NODES)
+        num_nodes = max(int(_NODES_OF_CDF / sites.num_draws**0.5), _FEWEST_NODES)
 
         def of_data(expected: Expected, key, y) -> Array:
             marginal, likelihood = expected.marginal(), expected.likelihood
-            value = predictive_cdf(likelihood, cdf_of, y, marginal, num_nodes)
+            value = predictive_cdf(likelihood, cdf_of, y, marginal, num_nodes, key)
             support = getattr(expected.support, "base_constraint", expected.support)
             return jnp.where(support(y), value, jnp.nan)
 

@@ -17,8 +17,10 @@ from svgp_ppl.handlers import unwrapped
 __all__ = ["cdf_of", "inverted", "of_labels"]
 
 # Width of the last bracket in standard deviations. The error of a line through its ends
-# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian.
-_WIDTH = 1e-3
+# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian. With
+# a long tail much probability is left in it: F rises by no more than a share of that of
+# the tail, unless it jumps.
+_WIDTH, _RISE, _JUMP = 1e-3, 2e-3, 1e-16
 # Numbers that one evaluation of F may take, over draws, places, levels and inputs.
 _NUMBERS_AT_A_TIME = 2**22
 # A bracket that has been widened 8-fold this often holds no quantile: F is not a cdf.
@@ -52,18 +54,28 @@ def inverted(
     if is_discrete:
         low, high = np.floor(low), np.ceil(high)
     sides = _bracketed(cdf, p, low, high)
-    width = 1.0 if is_discrete else _WIDTH * sd
     num_places = _NUMBERS_AT_A_TIME // (num_draws * sides[0].size)
     # Evaluating F is what costs: three places quarter a bracket, fifteen take a 16th.
     share = np.linspace(0.0, 1.0, int(np.clip(num_places, 1, 3)) + 2)[1:-1]
     share = share.reshape(-1, *(1,) * p.ndim)
-    while np.any(sides[1] - sides[0] > width * (1.0 + 1e-9)):
+    while np.any(_is_wide(p, sd, *sides, is_discrete)):
         sides = _narrowed(cdf, p, *sides, share, is_discrete)
     low, high, at_low, at_high = sides
     if is_discrete:
         return high + 0.0  # rounding also gives -0.0, which is shown with its sign
     rise = at_high - at_low
     return low + (high - low) * np.where(rise > 0, (p - at_low) / rise, 0.5)
+
+
+def _is_wide(p, sd, low, high, at_low, at_high, is_discrete: bool) -> np.ndarray:
+    """Whether brackets are to be narrowed."""
+    width = high - low
+    if is_discrete:
+        return width > 1.0 + 1e-9
+    smallest = 4.0 * np.finfo(sd.dtype).eps * np.maximum(abs(low), abs(high))
+    rises = at_high - at_low > _RISE * np.minimum(p, 1.0 - p)
+    rises &= width > np.maximum(smallest, _JUMP * sd)
+    return (width > _WIDTH * sd * (1.0 + 1e-9)) | rises
 
 
 def of_labels(cumulative: np.ndarray, levels: np.ndarray) -> np.ndarray:

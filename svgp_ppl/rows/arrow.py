@@ -74,13 +74,31 @@ class ArrowRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Rows by a slice or by integers, read from the file."""
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        rows = np.asarray(rows)
+        """Rows by a slice, by integers or by a mask, read from the file.
+
+        Raises:
+            IndexError: There is no such row, or it is no number.
+        """
+        rows = self._numbers(rows)
         out = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
         self.read(rows.ravel(), out.reshape(rows.size, *self.shape[1:]))
         return out
+
+    def _numbers(self, rows: Any) -> np.ndarray:
+        """The numbers of rows, none negative, that NumPy would take."""
+        if isinstance(rows, slice):
+            return np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        if rows.dtype == bool:
+            return np.arange(len(self))[rows]
+        if not rows.size:
+            return rows.astype(np.intp)
+        if not np.issubdtype(rows.dtype, np.integer):
+            raise IndexError(f"rows are numbered by integers, not by {rows.dtype}.")
+        for row in (rows.min(), rows.max()):
+            if not -len(self) <= row < len(self):
+                raise IndexError(f"row {row} is not one of {len(self)} rows.")
+        return np.where(rows < 0, rows + len(self), rows)
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
         """Copy rows, a column at a time in the order of the file.
@@ -88,13 +106,13 @@ class ArrowRows:
         Pages are released when some megabytes of them have been mapped.
 
         Args:
-            rows: Numbers of rows, [n].
+            rows: Numbers of rows, from 0 on, [n].
             out: [n, D], or [n] for a single column.
         """
         order = np.argsort(rows)
         rows = rows[order]
         batch = np.searchsorted(self._ends, rows, side="right")
-        columns = out.reshape(len(rows), -1)
+        columns = out.reshape(len(rows), len(self._kinds))
         for column, kind in enumerate(self._kinds):
             whole = np.frombuffer(self.pages, kind, len(self.pages) // kind.itemsize)
             at = self._offsets[batch, column] + rows
