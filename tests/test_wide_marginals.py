@@ -585,3 +585,13 @@ def test_where_a_likelihood_is_not_a_number_it_has_no_maximum():
 
     best = log_average._best_of_likelihood(log_likelihood, jnp.ones(2))
     np.testing.assert_allclose(best, 3.0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("link", "exact"), [("probit", -2 / np.pi), ("logit", -0.25)])
+def test_without_variance_the_curvature_is_that_of_the_likelihood(link, exact):
+    def expected(mean):
+        marginal = Marginal(jnp.atleast_1d(mean), jnp.zeros(1))
+        return variational_expectation(lk.Bernoulli(link), jnp.ones(1), marginal)[0]
+
+    found = jax.jit(jax.grad(jax.grad(expected)))(0.0)
+    np.testing.assert_allclose(found, exact, rtol=1e-6)

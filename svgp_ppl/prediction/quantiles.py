@@ -58,7 +58,7 @@ def inverted(
     # Evaluating F is what costs: three places quarter a bracket, fifteen take a 16th.
     share = np.linspace(0.0, 1.0, int(np.clip(num_places, 1, 3)) + 2)[1:-1]
     share = share.reshape(-1, *(1,) * p.ndim)
-    while np.any(_is_wide(p, sd, *sides, is_discrete)):
+    while np.any(_is_wide(p, sd, sides, is_discrete)):
         sides = _narrowed(cdf, p, *sides, share, is_discrete)
     low, high, at_low, at_high = sides
     if is_discrete:
@@ -67,8 +67,9 @@ def inverted(
     return low + (high - low) * np.where(rise > 0, (p - at_low) / rise, 0.5)
 
 
-def _is_wide(p, sd, low, high, at_low, at_high, is_discrete: bool) -> np.ndarray:
+def _is_wide(p, sd, sides: tuple[np.ndarray, ...], is_discrete: bool) -> np.ndarray:
     """Whether brackets are to be narrowed."""
+    low, high, at_low, at_high = sides
     width = high - low
     if is_discrete:
         return width > 1.0 + 1e-9
