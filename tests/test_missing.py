@@ -181,7 +181,7 @@ def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
         options = {"num_steps": 1, "optimizer": optax_still(), "progress": False}
         return fitted_of(gp.fit(random.key(0), model, guide, *data, **options), *data)
 
-    one, other = (facts(model).data for model in (table, by_output))
+    one, other = (facts(model).facts for model in (table, by_output))
     np.testing.assert_allclose(one.log_weights, other.log_weights, rtol=1e-8)
     by_column = [other.sites[f"y{p}"].score[:, 0] for p in range(2)]
     np.testing.assert_allclose(one.sites["y"].score, np.stack(by_column, 1), atol=1e-8)

@@ -107,7 +107,7 @@ def off(shift, factor):
 def test_what_a_better_q_gains():
     # KL(q ‖ posterior) = log ∫ exp E(v) p(v) dv − bound, where E is quadratic.
     fit, args = settled(moved=off(0.1, 1.3))
-    gains = gains_of(fitted_of(fit, *args).data)
+    gains = gains_of(fitted_of(fit, *args).facts)
     best, _ = log_evidence(*args)
     assert best - bound(fit, *args) > 1.0
     np.testing.assert_allclose(gains.own, best - bound(fit, *args), rtol=1e-5)
@@ -117,7 +117,7 @@ def test_what_a_better_q_gains():
 def test_weights_average_to_the_bound_and_to_the_evidence():
     # E log w = the bound, log E w = log ∫ p(y | v) p(v) dv.
     fit, args = settled(moved=off(0.01, 1.2))
-    log_weights = fitted_of(fit, *args).data.log_weights
+    log_weights = fitted_of(fit, *args).facts.log_weights
     error = np.std(log_weights) / np.sqrt(len(log_weights))
     assert abs(np.mean(log_weights) - bound(fit, *args)) < 5 * error
     best, _ = log_evidence(*args)
@@ -127,7 +127,7 @@ def test_weights_average_to_the_bound_and_to_the_evidence():
 
 def test_the_trace_term():
     fit, args = settled(z=grid(0.0, 6.0, 5), lengthscale=0.9)
-    site = fitted_of(fit, *args).data.sites["y"]
+    site = fitted_of(fit, *args).facts.sites["y"]
     np.testing.assert_allclose(site.curvature.ravel(), 1 / 0.2**2)
     _, trace = log_evidence(*args)
     assert trace > 3.0
@@ -242,7 +242,7 @@ def best_of_family(family):
 @pytest.mark.parametrize("family", ["coupled", "full", "diagonal"])
 def test_the_family_of_q(family):
     fit = best_of_family(family)
-    gains, found = gains_of(fitted_of(fit, X2, Y2).data), report(fit, X2, Y2)
+    gains, found = gains_of(fitted_of(fit, X2, Y2).facts), report(fit, X2, Y2)
     _, precision, best = of_the_sum()
     np.testing.assert_allclose(gains.family, best - bound(fit, X2, Y2), atol=1e-4)
     assert abs(gains.own) < 1e-4
@@ -326,7 +326,7 @@ def test_weights_of_drawn_hyperparameters():
     for name in ("variance", "lengthscale"):
         params |= {f"{name}_auto_loc": 0.1, f"{name}_auto_scale": 0.1}
     fit = made(unknown, guide, params | {"z": grid(0.0, 6.0, 8)}, X, SMOOTH)
-    data = fitted_of(fit, X, SMOOTH).data
+    data = fitted_of(fit, X, SMOOTH).facts
     error = np.std(data.log_weights) / np.sqrt(len(data.log_weights))
     value = bound(fit, X, SMOOTH, num_particles=500)
     assert abs(np.mean(data.log_weights) - value) < 6 * error
@@ -355,7 +355,7 @@ def test_many_rows_are_represented_by_some():
         found = report(fit, *args)
         assert found.is_healthy, str(found)
         assert found.summary.endswith("; 1500 rows, 1000 of them seen.")
-        curvature = fitted_of(fit, *args).data.sites["y"].curvature
+        curvature = fitted_of(fit, *args).facts.sites["y"].curvature
         np.testing.assert_allclose(curvature, 1.5 / 0.2**2)
 
     def of_each(x, y, z, theta):
@@ -385,7 +385,7 @@ def test_layers_of_a_deep_model():
         for what, value in (("loc", np.zeros(m)), ("scale_tril", 0.1 * np.eye(m)))
     }
     fit = made(deep, gp.AutoDeep, params, X, SMOOTH)
-    data = fitted_of(fit, X, SMOOTH).data
+    data = fitted_of(fit, X, SMOOTH).facts
     assert data.is_deep and gains_of(data) is None and len(data.log_weights) == 0
     assert set(data.inputs) == {("h", "inner", 0), ("y", "outer", 0)}
     text = str(report(fit, X, SMOOTH))
