@@ -173,22 +173,10 @@ def test_grids_span_the_box():
             1,
             "finite inputs x, got 2 rows with NaN or infinity, the first at 1: drop",
         ),
-        (
-            _normal(9),
-            0,
-            "positive integer, and is 0",
-        ),
-        (
-            _normal(9),
-            -4,
-            "positive integer, and is -4",
-        ),
+        (_normal(9), 0, "positive integer, and is 0"),
+        (_normal(9), -4, "positive integer, and is -4"),
         (_normal(9), 4.0, r"positive integer, and is 4\.0"),
-        (
-            _normal(9),
-            True,
-            "positive integer, and is True",
-        ),
+        (_normal(9), True, "positive integer, and is True"),
     ],
 )
 def test_errors_explain(method, x, m, message):
@@ -205,11 +193,7 @@ def test_errors_explain(method, x, m, message):
             r"a grid in 2 columns, such as 9 = 3 \* 3; got 10.*such as m=\(3, 3\)",
         ),
         (_normal(9), (3,), r"a tuple m with 2 numbers.*got \(3,\)"),
-        (
-            _normal(9),
-            (3, 0),
-            "positive integer, and is 0",
-        ),
+        (_normal(9), (3, 0), "positive integer, and is 0"),
         (np.ones((4, 2)), 4, "column 0 is constant: put 1 in its place"),
     ],
 )

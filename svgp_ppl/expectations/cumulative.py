@@ -23,7 +23,7 @@ from svgp_ppl.marginals import Marginal
 __all__ = ["closed_form_cdf", "latent_cdf", "predictive_cdf"]
 
 # Points for several components, a multiple of the nodes for one: with a likelihood like
-# a step, 4096 miss up to 0.003 of a probability and 512 up to 0.01.
+# a step in two, 4096 miss up to 0.003 of a probability and 512 up to 0.012.
 _POINTS_A_NODE, _POINTS_AT_A_TIME = 8, 256
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import singledispatch, update_wrapper
 from typing import Any
 
-__all__ = ["by_likelihood", "is_as"]
+__all__ = ["by_likelihood", "has_distribution_of"]
 
 
-def is_as(likelihood: Any, cls: type) -> bool:
+def has_distribution_of(likelihood: Any, cls: type) -> bool:
     """Whether a likelihood has the distribution of this class, and so its formulas.
 
     A subclass that writes ``__call__`` anew has another distribution.
@@ -27,8 +27,10 @@ def by_likelihood(default: Callable) -> Any:
     def dispatched(likelihood, *args):
         for cls in type(likelihood).__mro__:
             if cls is not object and cls in generic.registry:
-                found = generic.registry[cls] if is_as(likelihood, cls) else default
-                return found(likelihood, *args)
+                is_same = has_distribution_of(likelihood, cls)
+                return (generic.registry[cls] if is_same else default)(
+                    likelihood, *args
+                )
         return default(likelihood, *args)
 
     open_function: Any = update_wrapper(dispatched, default)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from numpyro.infer import TraceGraph_ELBO
 from numpyro.infer.elbo import ELBO
 
@@ -242,6 +242,7 @@ def _num_observed(model_trace: dict[str, Any]) -> float:
             scale, (_, mask) = site["scale"], unwrapped(site["fn"])
             scale = scale if scale is not None and is_concrete(scale) else 1.0
             mask = mask if is_concrete(mask) else True
-            weights = np.asarray(scale) * np.asarray(mask)
-            total += float(np.mean(weights)) * math.prod(site["fn"].batch_shape)
+            with jax.ensure_compile_time_eval():  # rows may be on several devices
+                weight = float(jnp.mean(jnp.asarray(scale) * jnp.asarray(mask)))
+            total += weight * math.prod(site["fn"].batch_shape)
     return max(total, 1.0)

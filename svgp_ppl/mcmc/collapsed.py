@@ -29,7 +29,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import Messenger
 
 from svgp_ppl.expectations import ClosedForm
-from svgp_ppl.expectations.dispatch import is_as
+from svgp_ppl.expectations.dispatch import has_distribution_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
@@ -97,7 +97,7 @@ def _counts_once(site: dict) -> bool:
 
 def _is_quadratic(expected: Expected) -> bool:
     return (
-        is_as(expected.likelihood, Gaussian)
+        has_distribution_of(expected.likelihood, Gaussian)
         and expected.latent.is_single
         and expected.chunk_size is None
         and (expected.method is None or isinstance(expected.method, ClosedForm))

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from svgp_ppl.expectations.dispatch import is_as
+from svgp_ppl.expectations.dispatch import has_distribution_of
 from svgp_ppl.latent import Latent
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.marginals import Marginal
@@ -73,7 +73,8 @@ def gain(sites: Sequence[Seen]) -> Float[Array, ""]:
 
 
 def _is_gaussian(expected: Expected) -> bool:
-    return is_as(expected.likelihood, Gaussian) and expected.latent.is_single
+    is_gaussian = has_distribution_of(expected.likelihood, Gaussian)
+    return is_gaussian and expected.latent.is_single
 
 
 def _gain_of_gaussian(site: Seen) -> Array:

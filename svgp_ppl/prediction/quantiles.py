@@ -17,9 +17,9 @@ from svgp_ppl.handlers import unwrapped
 __all__ = ["cdf_of", "inverted", "of_labels"]
 
 # Width of the last bracket in standard deviations. The error of a line through its ends
-# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian. With
-# a long tail much probability is left in it: F rises by no more than a share of that of
-# the tail, unless it jumps.
+# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian. If a
+# long tail makes sd large, such a bracket holds much: F may rise in it by no more than
+# this share of min(p, 1 - p), unless it jumps within so many sd.
 _WIDTH, _RISE, _JUMP = 1e-3, 2e-3, 1e-16
 # Numbers that one evaluation of F may take, over draws, places, levels and inputs.
 _NUMBERS_AT_A_TIME = 2**22

@@ -45,7 +45,7 @@ class Identities:
         Args:
             part: A plain value, a frozen dataclass, an array or a table, code, or an
                 object that is equal to itself alone.
-            module: Where the code is that reads it: classes of others are not examined.
+            module: Where the code is that reads it: code of others is not examined.
         """
         of = partial(self.of, module=module)
         if part is None or isinstance(part, str | bytes | int | float | complex):
@@ -71,7 +71,8 @@ class Identities:
         if inspect.ismethod(part):  # a new object at every access
             return of(part.__self__), of(part.__func__)
         if inspect.isfunction(part):
-            return self._same(part), self._surroundings(part)
+            is_own = module is None or part.__module__ == module
+            return self._same(part), self._surroundings(part) if is_own else ()
         try:
             return self._same(part), self._code_around(part, module)
         except (
@@ -97,7 +98,7 @@ class Identities:
             return ()
         self._seen.add(id(cls))
         own = tuple(self._surroundings(method) for method in _methods(cls))
-        return own, tuple(self._code_of(base, module) for base in cls.__bases__)
+        return own, tuple(self._code_of(b, cls.__module__) for b in cls.__bases__)
 
     def _surroundings(self, function: Any) -> Hashable:
         """The outer values that a function and its helpers read.
@@ -113,14 +114,9 @@ class Identities:
         for name, cell in cells:
             with suppress(ValueError):  # assigned later
                 around[name] = cell.cell_contents
-        found = []
-        for name, value in sorted(around.items()):
-            if inspect.isfunction(value) and value.__module__ != module:
-                found.append((name, self._same(value)))
-            else:
-                found.append((name, self.of(value, module)))
+        found = tuple((name, self.of(v, module)) for name, v in sorted(around.items()))
         defaults = (function.__defaults__, function.__kwdefaults__)
-        return tuple(found), self.of(defaults, module)
+        return found, self.of(defaults, module)
 
     def _contents(self, part: Any) -> Hashable:
         """What distinguishes the contents of an array of NumPy or a table of pandas."""
