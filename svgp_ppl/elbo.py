@@ -20,7 +20,7 @@ from jax import random
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.handlers import marginalised, trace_of, unwrapped
+from svgp_ppl.handlers import marginalised, mutable, traces_of, unwrapped
 from svgp_ppl.observations import observe_sites
 from svgp_ppl.observations.residual import Seen, gain
 from svgp_ppl.variational import Entropy, group_of, prior_kl
@@ -87,19 +87,16 @@ class MarginalELBO(ELBO):
             return self._bound(key, param_map, model, guide, args, kwargs)
 
         if self.num_particles == 1:
-            bound, mutable = one_particle(rng_key)
-            return {"loss": -bound, "mutable_state": mutable}
+            bound, state = one_particle(rng_key)
+            return {"loss": -bound, "mutable_state": state}
         keys = random.split(rng_key, self.num_particles)
         bounds, _ = self.vectorize_particles_fn(one_particle, keys)
         return {"loss": -jnp.mean(bounds), "mutable_state": None}
 
     def _bound(self, key, params, model, guide, args, kwargs):
         key_model, key_guide, key_entropy = random.split(key, 3)
-        guide_trace = trace_of(guide, args, kwargs, key=key_guide, values=params)
-        params = {**params, **_mutable(guide_trace)}
-        model_trace = trace_of(
-            model, args, kwargs, key=key_model, values=params, guide_trace=guide_trace
-        )
+        run: dict[str, Any] = {"keys": (key_guide, key_model), "values": params}
+        guide_trace, model_trace = traces_of(guide, model, args, kwargs, **run)
         require_data(model_trace)
 
         bound, groups = jnp.zeros(()), {}
@@ -125,8 +122,8 @@ class MarginalELBO(ELBO):
             bound -= divergence if scale is None else scale * divergence
         if self.conditional == "scaled":
             bound += gain(_seen(model_trace))
-        mutable = {**_mutable(guide_trace), **_mutable(model_trace)}
-        return bound, mutable or None
+        state = {**mutable(guide_trace), **mutable(model_trace)}
+        return bound, state or None
 
 
 def require_data(model_trace: dict[str, dict]) -> None:
@@ -171,7 +168,3 @@ def _log_prob(site: dict) -> jax.Array:
     else:
         value = site["fn"].log_prob(site["value"])
     return jnp.sum(scale_and_mask(value, site["scale"]))
-
-
-def _mutable(sites: dict) -> dict:
-    return {n: s["value"] for n, s in sites.items() if s["type"] == "mutable"}

@@ -40,6 +40,7 @@ __all__ = [
     "is_point",
     "marginalised",
     "marked_deterministic",
+    "mutable",
     "outside",
     "prototype",
     "random_key",
@@ -47,6 +48,7 @@ __all__ = [
     "require_new_site",
     "set_up",
     "trace_of",
+    "traces_of",
     "unpacked",
     "unwrapped",
 ]
@@ -103,6 +105,37 @@ def trace_of(
                 f"record its moments, numpyro.deterministic('{name}', f(x).mean)."
             )
     return sites
+
+
+def traces_of(
+    guide: Callable,
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    keys: Any,
+    values: Mapping[str, Any],
+) -> tuple[dict[str, dict], dict[str, dict]]:
+    """The sites of a guide, and those of the model with the guide's q(v) in force.
+
+    Args:
+        guide: The guide, which runs first.
+        model: The model, which replays it.
+        args: Arguments of both.
+        kwargs: Their keyword arguments.
+        keys: Random keys of the guide and of the model.
+        values: Values at ``param`` sites, by name. The guide may change NumPyro's
+            ``mutable`` ones before the model runs.
+    """
+    key_guide, key_model = keys
+    of_guide = trace_of(guide, args, kwargs, key=key_guide, values=values)
+    run = {"key": key_model, "values": {**values, **mutable(of_guide)}}
+    return of_guide, trace_of(model, args, kwargs, guide_trace=of_guide, **run)
+
+
+def mutable(sites: dict[str, dict]) -> dict[str, Any]:
+    """Values of NumPyro's ``mutable`` sites, by name."""
+    return {n: s["value"] for n, s in sites.items() if s["type"] == "mutable"}
 
 
 def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None:

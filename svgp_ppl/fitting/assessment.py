@@ -24,7 +24,12 @@ from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
 from svgp_ppl.fitting.checks import require_shared_latents, require_valid_rows
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
-from svgp_ppl.fitting.observations import inputs_of, moments_of, sites_of, weights_of
+from svgp_ppl.fitting.observations import (
+    inputs_of,
+    moments_of,
+    observations_of,
+    weights_of,
+)
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.handlers import (
     is_inducing,
@@ -32,6 +37,7 @@ from svgp_ppl.handlers import (
     marginalised,
     set_up,
     trace_of,
+    traces_of,
     unwrapped,
 )
 from svgp_ppl.handlers import is_point as is_point_mass
@@ -134,10 +140,8 @@ class _Assessment:
     def traces(self, key, params, arrays) -> tuple[dict, dict]:
         """Traces of the guide, and of the model with its q(v) in force."""
         args, kwargs = self.rows.at(arrays, 0)
-        key_guide, key_model = random.split(key)
-        guide_trace = trace_of(self.guide, args, kwargs, key=key_guide, values=params)
-        run = {"key": key_model, "values": params, "guide_trace": guide_trace}
-        return guide_trace, trace_of(self.model, args, kwargs, **run)
+        run = {"keys": random.split(key), "values": params}
+        return traces_of(self.guide, self.model, args, kwargs, **run)
 
     def facts(self) -> Facts:
         """All of them."""
@@ -178,7 +182,7 @@ class _Assessment:
         observed = observe_sites(model_trace).values()
         return Facts(
             num_rows=(self.num_seen, self.num_rows),
-            sites=sites_of(model_trace, self._scale(model_trace)),
+            sites=observations_of(model_trace, self._scale(model_trace)),
             inputs=inputs_of(model_trace),
             moments=moments_of(model_trace),
             is_deep=is_deep,

@@ -58,7 +58,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
     """
 
     def facts(key, params) -> Facts:
-        model_trace, guide_trace = steps.traces(key, params)
+        guide_trace, model_trace = steps.traces(key, params)
         _require_reparameterised(steps.loss, model_trace, guide_trace)
         _warn_of_other_sites(model_trace, guide_trace)
         _require_nothing_mutable({**guide_trace, **model_trace})

@@ -46,7 +46,7 @@ def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> st
     else:
         what, otherwise = f"the bound became {-loss} at step {number}.", _TOO_LONG
     try:
-        model_trace, _ = steps.traces(block.state.rng_key, params)
+        _, model_trace = steps.traces(block.state.rng_key, params)
         reason = explain_non_finite(model_trace, otherwise)
     except ValueError as error:
         reason = f"The model refuses its values there: {error}"

@@ -31,7 +31,7 @@ from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.rows import in_batches
 from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
 
-__all__ = ["inputs_of", "moments_of", "sites_of", "weights_of"]
+__all__ = ["inputs_of", "moments_of", "observations_of", "weights_of"]
 
 # All pairs of up to so many rows are compared; with more rows, none.
 _MOST_PAIRED_ROWS = 1000
@@ -39,7 +39,7 @@ _DRAWS_AT_A_TIME = 25
 _NODES = {2: 5, 3: 3}  # per component
 
 
-def sites_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
+def observations_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
     """Derivatives of E at every ``observe`` site, times ``scale``."""
     found = {}
     for name, expected in observe_sites(model_trace).items():

@@ -20,7 +20,7 @@ from numpyro.infer.util import transform_fn
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.optimizers import as_numpyro, is_optax
 from svgp_ppl.fitting.schedules import staged, unfreeze_steps
-from svgp_ppl.handlers import trace_of
+from svgp_ppl.handlers import traces_of
 from svgp_ppl.plates import first_rows
 from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
 
@@ -213,9 +213,7 @@ class Steps:
         return find(run, made_of, start.state, start.transforms, np.int32(size), arrays)
 
     def traces(self, key, params: Mapping[str, Any]) -> tuple[dict, dict]:
-        """Traces of the model and of the guide at parameters, with the first rows."""
+        """Traces of the guide and of the model at parameters, with the first rows."""
         args, kwargs = as_jax_arrays(*self.data.first())
-        run = {"key": key, "values": params}
-        guide_trace = trace_of(self.guide, args, kwargs, **run)
-        model_trace = trace_of(self.model, args, kwargs, guide_trace=guide_trace, **run)
-        return model_trace, guide_trace
+        run = {"keys": (key, key), "values": params}
+        return traces_of(self.guide, self.model, args, kwargs, **run)

@@ -28,7 +28,7 @@ from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.guides.sites import prior_of
-from svgp_ppl.handlers import is_inducing, set_up, trace_of
+from svgp_ppl.handlers import is_inducing, set_up, traces_of
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
 from svgp_ppl.runtime.compilation import call, partition
@@ -111,11 +111,10 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
     set_up(guide, key, args, kwargs)
     arrays, combine, static = partition(args, kwargs)
 
-    def look(key, params, arrays):
+    def of_fit(key, params, arrays):
         args, kwargs = combine(arrays)
-        run = {"key": key, "values": params}
-        of_guide = trace_of(guide, args, kwargs, **run)
-        sites = trace_of(model, args, kwargs, guide_trace=of_guide, **run)
+        run = {"keys": (key, key), "values": params}
+        _, sites = traces_of(guide, model, args, kwargs, **run)
         found = {}
         for name, site in sites.items():
             if is_inducing(site):
@@ -128,7 +127,7 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
         return found
 
     made_of = ("what a fit has seen", model, guide, static)
-    found = jax.device_get(call(look, made_of, key, params, arrays, runs_once=True))
+    found = jax.device_get(call(of_fit, made_of, key, params, arrays, runs_once=True))
     return {
         name: _Seen(sites_of(loc, cov, {name: prior}, _LEAST_PRECISION)[name], z)
         for name, ((loc, cov), prior, z) in found.items()

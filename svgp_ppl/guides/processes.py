@@ -105,7 +105,7 @@ class ProcessGuide(AutoGuide):
         # Shapes are all that is needed; NumPyro's set-up also evaluates the density.
         args, kwargs = as_jax_arrays(args, kwargs)
 
-        def look(key):
+        def first_run(key):
             with block():
                 trace = trace_of(self.model, args, kwargs, key=key)
                 return prototype(trace), _has_several_components(trace)
@@ -116,7 +116,7 @@ class ProcessGuide(AutoGuide):
                 "the guide runs the model when it is first called, and draws its "
                 "sites: run it under numpyro.handlers.seed(guide, key)."
             )
-        self.prototype_trace, self._is_product = inspected(look, key)
+        self.prototype_trace, self._is_product = inspected(first_run, key)
         latent = {
             name: site
             for name, site in self.prototype_trace.items()

@@ -270,7 +270,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
     set_up(guide, random.key(0), args, kwargs)
     arrays, combine, static = partition(args, kwargs)
 
-    def look(key, params, arrays):
+    def at_fit(key, params, arrays):
         args, kwargs = combine(arrays)
 
         def draw(key):
@@ -296,7 +296,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
         return {n: centre[n] for n in latent & set(centre)}, found
 
     made_of = ("start of sites", model, guide, static)
-    found = call(look, made_of, random.key(0), params, arrays, runs_once=True)
+    found = call(at_fit, made_of, random.key(0), params, arrays, runs_once=True)
     return jax.device_get(found)
 
 

@@ -251,7 +251,7 @@ def _fitted_sites(
     if not target.whitened_names:
         return {}
 
-    def look(key, params, centre, data):
+    def gaussians(key, params, centre, data):
         args, kwargs = target.combine(data.arrays)
         values = target.constrain(centre, data)
         model = target.with_noise(data.noise_keys[0], data.params)
@@ -262,7 +262,7 @@ def _fitted_sites(
 
     made_of = ("fitted sites", guide, *target.made_of)
     given = (key, dict(params), dict(centre), target.data)
-    found = jax.device_get(call(look, made_of, *given, runs_once=True))
+    found = jax.device_get(call(gaussians, made_of, *given, runs_once=True))
     return _finite_sites(found)
 
 
@@ -274,7 +274,7 @@ def _joint_sites(
     if not names:
         return {}
 
-    def look(key, centre, data):
+    def priors_at(key, centre, data):
         args, kwargs = target.combine(data.arrays)
         values = target.constrain(centre, data)
         model = target.with_noise(data.noise_keys[0], data.params)
@@ -283,7 +283,7 @@ def _joint_sites(
 
     made_of = ("priors at a centre", *target.made_of)
     given = (key, dict(centre), target.data)
-    priors = jax.device_get(call(look, made_of, *given, runs_once=True))
+    priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
     return _finite_sites([(loc[None], covariance[None], priors)])
 
