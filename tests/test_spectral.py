@@ -1,12 +1,14 @@
 """Random features: on average they are the kernel, for every kernel that has them."""
 
+from dataclasses import dataclass, field
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
 
-from svgp_ppl import kernels
+from svgp_ppl import kernels, register_dataclass
 from svgp_ppl.kernels.features import random_features, white_variance
 from svgp_ppl.kernels.spectral import precision
 from tests.conftest import mostly_double
@@ -134,6 +136,34 @@ def test_kernel_without_spectrum_says_so(name):
     kernel = kernels.RBF(1.0, 1.0) * ALL[name]
     with pytest.raises(ValueError, match=rf'{name}.*use method="exact"'):
         at(kernel, random.key(0), x, 100)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Rounder(kernels.RBF):
+    """A formula of its own."""
+
+    def _correlation(self, squared_distance):
+        return jnp.exp(-0.5 * squared_distance**0.75)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Named(kernels.RBF):
+    """The formula of its parent."""
+
+    name: str = field(default="", metadata={"static": True})
+
+
+@pytest.mark.parametrize("of", [lambda k: k, lambda k: kernels.Periodic(k, 1.3)])
+def test_spectrum_belongs_to_the_formula(of):
+    with pytest.raises(ValueError, match="no spectrum is known of the kernel Rounder"):
+        random_features(of(Rounder(0.7, 0.4)), random.key(0), 2, 64, float)
+    named, parent = (
+        random_features(of(cls(0.7, 0.4)), random.key(0), 2, 64, float)(X)
+        for cls in (Named, kernels.RBF)
+    )
+    np.testing.assert_array_equal(named, parent)
 
 
 def test_too_few_features_are_refused():

@@ -14,7 +14,13 @@ from jax import random
 from jaxtyping import Array, Float
 
 from svgp_ppl.kernels.dot_product import ArcCosine, Linear, Polynomial
-from svgp_ppl.kernels.features import Features, Term, no_spectrum, spectral_terms
+from svgp_ppl.kernels.features import (
+    Features,
+    Term,
+    no_spectrum,
+    require_known,
+    spectral_terms,
+)
 from svgp_ppl.kernels.kernel import Constant, per_column, single
 from svgp_ppl.kernels.stationary import (
     RBF,
@@ -152,6 +158,7 @@ def _(kernel: Periodic, width: int) -> list[Term]:
     c = s / (4ℓ²): the characteristic function of j = j₊ − j₋, both Poisson(c/2).
     """
     base = kernel._stationary()
+    require_known(base, precision)
     width = width if base.active_columns is None else len(base.active_columns)
     lengthscale = per_column("lengthscale", base.lengthscale, width)
     period = per_column("period", kernel.period, width)
