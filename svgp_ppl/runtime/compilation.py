@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from svgp_ppl.rows.sharding import (
     signature,
 )
 from svgp_ppl.runtime.identity import Identities, mentions
+from svgp_ppl.runtime.indices import warn_of_rows_beyond
 
 __all__ = [
     "TRACING",
@@ -154,10 +156,15 @@ def inspected(function: Callable, *args) -> Any:
             closes over are concrete, and can be checked as well.
         *args: Arrays and trees of arrays, of which it sees only the shapes.
     """
+    return _inspected(function, *args)[0]
+
+
+def _inspected(function: Callable, *args) -> tuple[Any, Any]:
+    """The facts, and the operations that were traced for them."""
     facts = []
     with TRACING:
-        jax.eval_shape(lambda *args: facts.append(function(*args)), *args)
-    return facts[0]
+        traced = jax.make_jaxpr(lambda *args: facts.append(function(*args)))(*args)
+    return facts[0], traced
 
 
 def traced_once(function: Callable, *args) -> tuple[Callable, Any]:
@@ -183,6 +190,8 @@ def traced_once(function: Callable, *args) -> tuple[Callable, Any]:
 def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> Any:
     """Facts that ``function(args, kwargs, *traced)`` returns; nothing is computed.
 
+    Warns of rows that a model takes from beyond the end of an array.
+
     Args:
         function: Returns plain facts, no arrays.
         args: Arguments of a model, which keep their values and can be checked.
@@ -191,11 +200,13 @@ def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> An
     """
     args, kwargs = jax.tree.map(automatic, (args, kwargs))
     try:
-        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+        facts, operations = _inspected(partial(function, args, kwargs), *traced)
     except jax.errors.TracerArrayConversionError:
         # Traced indices work on JAX's arrays, but not on those of NumPy.
         args, kwargs = as_jax_arrays(args, kwargs)
-        return inspected(lambda *traced: function(args, kwargs, *traced), *traced)
+        facts, operations = _inspected(partial(function, args, kwargs), *traced)
+    warn_of_rows_beyond(operations)
+    return facts
 
 
 def forget_programs() -> None:
