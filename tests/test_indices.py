@@ -72,7 +72,7 @@ def model(x, levels, y=None):
 def test_levels_of_a_fit_and_new_ones_in_predictions():
     run = {"num_steps": 2, "progress": False, "batch_size": 4}
     with pytest.warns(UserWarning, match="row 3 of an axis of 3"):
-        gp.fit(random.key(0), model, X, LEVELS + (Y == Y[5]), Y, **run)
+        gp.fit(random.key(0), model, X, LEVELS + (Y[5] == Y), Y, **run)
     fit = gp.fit(random.key(0), model, X, LEVELS, Y, **run)
     fit.predict(X[:4], LEVELS[:4])
     with pytest.warns(UserWarning, match="takes row 3 .* JAX takes row 2"):
