@@ -20,10 +20,16 @@ from jax import random
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
-from svgp_ppl.handlers import marginalised, mutable, traces_of, unwrapped
+from svgp_ppl.handlers import (
+    marginalised,
+    mutable,
+    times_counted,
+    traces_of,
+    unwrapped,
+)
 from svgp_ppl.observations import observe_sites
 from svgp_ppl.observations.residual import Seen, gain
-from svgp_ppl.variational import Entropy, group_of, prior_kl
+from svgp_ppl.variational import Entropy, expected_log_prior, group_of, prior_kl
 
 __all__ = ["MarginalELBO", "require_data"]
 
@@ -35,6 +41,8 @@ class MarginalELBO(ELBO):
     estimates for the rest and a deterministic expectation, the loss has no noise. A
     q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
     site. A guide whose other sites depend on the draw of v is not supported.
+    ``numpyro.handlers.scale`` and ``mask`` count as in ``Trace_ELBO``: around the prior
+    of a process they temper it, in the guide they are those of log q(v).
 
     Args:
         num_particles: Draws of the other latent sites per evaluation.
@@ -104,7 +112,9 @@ class MarginalELBO(ELBO):
             if site["type"] != "sample":
                 continue
             if isinstance(site["value"], dist.Distribution):
-                groups[group_of(name, site["value"])] = (site["value"], site["scale"])
+                of_guide = times_counted(guide_trace[name])
+                groups[group_of(name, site["value"])] = (site["value"], of_guide)
+                bound += _more_of_prior(site, of_guide)
             else:
                 bound += _log_prob(site)
         integrated_out = marginalised(model_trace)
@@ -112,14 +122,14 @@ class MarginalELBO(ELBO):
             if site["type"] == "sample" and name not in integrated_out:
                 bound -= _log_prob(site)
         keys = random.split(key_entropy, max(len(groups), 1))
-        for (qv, scale), one_key in zip(groups.values(), keys):
+        for (qv, times), one_key in zip(groups.values(), keys):
             divergence = prior_kl(
                 qv,
                 entropy=self.entropy,
                 key=one_key,
                 num_draws=self.num_entropy_draws,
             )
-            bound -= divergence if scale is None else scale * divergence
+            bound -= times * divergence
         if self.conditional == "scaled":
             bound += gain(_seen(model_trace))
         state = {**mutable(guide_trace), **mutable(model_trace)}
@@ -144,6 +154,18 @@ def require_data(model_trace: dict[str, dict]) -> None:
             "the model has no observed site: was y passed? Draws from its prior are "
             "numpyro.infer.Predictive(model, num_samples=...)."
         )
+
+
+def _more_of_prior(site: dict, of_guide: Any) -> Any:
+    """(s − s') E log N(v; 0, I): a divergence counts s' times, and the prior s times.
+
+    s is what ``numpyro.handlers.scale`` and ``mask`` make of the process in the model,
+    and s', ``of_guide``, of its q(v) in the guide; as in ``Trace_ELBO``.
+    """
+    more = times_counted(site) - of_guide
+    if isinstance(more, float) and more == 0.0:
+        return more
+    return more * expected_log_prior(site["value"])
 
 
 def _seen(model_trace: dict[str, dict]) -> list[Seen]:

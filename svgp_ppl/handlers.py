@@ -34,6 +34,7 @@ __all__ = [
     "NumPyroOptimizer",
     "PathMethod",
     "as_sample_paths",
+    "counts_once",
     "enclosing_plates",
     "is_inducing",
     "is_layer",
@@ -47,6 +48,7 @@ __all__ = [
     "replay_distributions",
     "require_new_site",
     "set_up",
+    "times_counted",
     "trace_of",
     "traces_of",
     "unpacked",
@@ -237,6 +239,22 @@ def unwrapped(distribution: Any) -> tuple[Any, Any]:
             mask = own if mask is True else (mask if own is True else mask & own)
         distribution = distribution.base_dist
     return distribution, mask
+
+
+def times_counted(site: dict) -> Any:
+    """How often the density of a site counts: ``numpyro.handlers.scale`` and ``mask``.
+
+    The number 1.0 where there is no such handler.
+    """
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    mask = unwrapped(site["fn"])[1]
+    return scale if mask is True else jnp.where(mask, scale, 0.0)
+
+
+def counts_once(site: dict) -> bool:
+    """Whether the density of a site counts once, as far as handlers know."""
+    times = times_counted(site)
+    return isinstance(times, float | int) and times == 1
 
 
 def is_point(distribution: Any) -> bool:

@@ -13,7 +13,15 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from numpyro.primitives import mutable
 
-from svgp_ppl import AutoGaussian, MarginalELBO, kernels, observe, sparse_gp
+from svgp_ppl import (
+    AutoCoupled,
+    AutoGaussian,
+    AutoMixture,
+    MarginalELBO,
+    kernels,
+    observe,
+    sparse_gp,
+)
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.handlers import replay_distributions
 
@@ -166,6 +174,42 @@ def test_our_guide_in_both_losses():
     params = {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
     ours = _losses(MarginalELBO(), model, guide, 1000, params)
     _agree(ours, _losses(Trace_ELBO(), model, guide, 4000, params))
+
+
+@pytest.mark.parametrize("make", [AutoCoupled, AutoGaussian, AutoMixture])
+@pytest.mark.parametrize(
+    ("of_f", "of_model", "of_guide"),
+    [
+        (handlers.scale(scale=0.25), 1.0, 1.0),
+        (handlers.mask(mask=False), 1.0, 1.0),
+        (handlers.scale(scale=2.0), 0.5, 0.3),
+    ],
+)
+def test_scaled_priors_count_as_in_the_sampled_bound(make, of_f, of_model, of_guide):
+    """A tempered posterior, the same one from fits as from chains."""
+
+    def two(x, y):
+        with of_f:
+            f = sparse_gp("f", kernels.RBF(1.0, 0.6), Z)
+        g = sparse_gp("g", kernels.RBF(0.5, 0.9), Z[::2])
+        observe("y", lk.Gaussian(3.0), f(x[:1]) + g(x[:1]), obs=1.0 * y[:1])
+
+    is_mixture = make is AutoMixture
+    guide = make(two, 2) if is_mixture else make(two)
+    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
+    shaken = np.random.default_rng(0)
+    params = {
+        n: s["value"] * (1 + 0.3 * shaken.random(np.shape(s["value"])))
+        for n, s in sites.items()
+        if s["type"] == "param"
+    }
+    run = [handlers.scale(two, scale=of_model), handlers.scale(guide, scale=of_guide)]
+    ours = MarginalELBO(entropy="monte_carlo", num_entropy_draws=32)
+    ours = _losses(ours, *run, 200 if is_mixture else 1, params)
+    theirs = _losses(Trace_ELBO(), *run, 20_000, params)
+    error = np.hypot(np.std(ours) / len(ours) ** 0.5, np.std(theirs) / 20_000**0.5)
+    assert error < 0.05
+    assert abs(np.mean(ours) - np.mean(theirs)) < 5 * error
 
 
 def test_scale_and_mask():

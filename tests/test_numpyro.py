@@ -293,12 +293,13 @@ def test_scale_and_mask_weigh_the_data():
     np.testing.assert_allclose(-loss, prior + data, rtol=1e-8)
 
 
-def test_scaled_model_scales_the_divergence_too():
+def test_scaled_model_and_guide_scale_the_loss():
     guide = gp.AutoGaussian(gaussian_model)
     away = {"auto_f_loc": jnp.ones(4), "auto_f_scale_tril": 0.5 * jnp.eye(4)}
     losses = []
-    for model in (gaussian_model, handlers.scale(gaussian_model, scale=0.25)):
-        svi = SVI(model, guide, optax.sgd(0.0), loss=gp.MarginalELBO())
+    for scale in (1.0, 0.25):
+        run = [handlers.scale(fn, scale=scale) for fn in (gaussian_model, guide)]
+        svi = SVI(*run, optax.sgd(0.0), loss=gp.MarginalELBO())
         start = svi.init(random.key(0), GAUSSIAN_X, GAUSSIAN_Y, init_params=away)
         losses.append(svi.evaluate(start, GAUSSIAN_X, GAUSSIAN_Y))
     np.testing.assert_allclose(losses[1], 0.25 * losses[0], rtol=1e-10)

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import optax
 import pytest
+from numpyro import handlers
 
 import svgp_ppl as gp
 from tests.models import (
@@ -122,4 +123,14 @@ def test_a_shared_gaussian_is_refused():
         progress=False,
     )  # fmt: skip
     with pytest.raises(ValueError, match="needs a Gaussian q"):
+        continued(fitted, optimizer=optax.adam(0.01))
+
+
+def test_a_scaled_prior_is_refused():
+    model = handlers.scale(gaussian_model, scale=0.5)
+    fitted = gp.fit(
+        jax.random.key(0), model, gp.AutoGaussian(model), *rows(FIRST), num_steps=2,
+        progress=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"process 'f'.*scale or mask is around"):
         continued(fitted, optimizer=optax.adam(0.01))

@@ -32,6 +32,7 @@ from svgp_ppl.fitting.observations import (
 )
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.handlers import (
+    counts_once,
     is_inducing,
     is_layer,
     marginalised,
@@ -172,7 +173,7 @@ class _Assessment:
             if site["type"] == "sample" and name not in exact
         )
         are_exact = all(
-            isinstance(site["value"], dist.Distribution)
+            isinstance(site["value"], dist.Distribution) and counts_once(site)
             for site in sites
             if is_inducing(site)
         )

@@ -24,7 +24,7 @@ from svgp_ppl.expectations import (
     num_components,
 )
 from svgp_ppl.features import Points, covariance
-from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
+from svgp_ppl.handlers import counts_once, is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import matmul, squared_distance, whiten
 from svgp_ppl.observations import Expected, observe_sites
@@ -193,13 +193,14 @@ def moments_of(
 ) -> dict[tuple[str, str, str], Moments | None]:
     """Moments of every Gaussian q(v), by process, family and name of the q(v).
 
-    None, with the family "other", where it is not Gaussian.
+    None, with the family "other", where it is not Gaussian or its prior is scaled.
     """
     found = {}
     for name, site in model_trace.items():
         if not is_inducing(site):
             continue
-        if not isinstance(site["value"], dist.Distribution):  # a point, or a draw
+        is_drawn = not isinstance(site["value"], dist.Distribution)  # or a point
+        if is_drawn or not counts_once(site):
             found[name, "other", name] = None
             continue
         qv = simplified(site["value"], site["fn"].event_shape)

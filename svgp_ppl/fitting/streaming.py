@@ -28,7 +28,7 @@ from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.guides.sites import prior_of
-from svgp_ppl.handlers import is_inducing, set_up, traces_of
+from svgp_ppl.handlers import counts_once, is_inducing, set_up, traces_of
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
 from svgp_ppl.runtime.compilation import call, partition
@@ -119,7 +119,7 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
         for name, site in sites.items():
             if is_inducing(site):
                 process = site["infer"]["inducing"]["process"]
-                _require_gaussian(name, site["value"])
+                _require_gaussian(name, site)
                 _require_known_features(name, process.features)
                 qv = moments([site["value"]], [len(process.features)])
                 prior = prior_of(site)
@@ -134,7 +134,13 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
     }
 
 
-def _require_gaussian(name: str, qv: Any) -> None:
+def _require_gaussian(name: str, site: dict) -> None:
+    if not counts_once(site):
+        raise ValueError(
+            f"update cannot go on with process '{name}': numpyro.handlers.scale or "
+            "mask is around its prior, which would count again."
+        )
+    qv = site["value"]
     is_gaussian = isinstance(qv, dist.Distribution) and log_weights(qv) is None
     if not is_gaussian or is_coupled(qv):
         raise ValueError(

@@ -13,7 +13,7 @@ the share of one process in a joint q(v) over the stacked v of several;
 processes share.
 """
 
-from svgp_ppl.variational.divergence import Entropy, prior_kl
+from svgp_ppl.variational.divergence import Entropy, expected_log_prior, prior_kl
 from svgp_ppl.variational.joint import (
     Block,
     Stacked,
@@ -38,6 +38,7 @@ __all__ = [
     "Projected",
     "Stacked",
     "can_marginalise",
+    "expected_log_prior",
     "full_gaussian",
     "group_of",
     "is_coupled",

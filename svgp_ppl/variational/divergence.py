@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg import lapack, matmul, solve_lower
-from svgp_ppl.variational.joint import Block, Stacked, log_mixing
+from svgp_ppl.variational.joint import Block, Stacked, log_mixing, log_weights
 from svgp_ppl.variational.projection import (
     full_scale_tril,
     loc_and_scale,
@@ -20,7 +20,7 @@ from svgp_ppl.variational.projection import (
     project_outputs,
 )
 
-__all__ = ["Entropy", "prior_kl"]
+__all__ = ["Entropy", "expected_log_prior", "prior_kl"]
 
 Entropy = Literal["jensen", "pairwise", "monte_carlo"]
 
@@ -68,6 +68,27 @@ def prior_kl(
         ) from error
     square = jnp.square(qv.mean) + qv.variance
     return 0.5 * jnp.sum(square + jnp.log(2 * jnp.pi)) - entropy_of_it
+
+
+def expected_log_prior(qv) -> Float[Array, ""]:
+    """E log N(v; 0, I) = −½ Σ (E v² + log 2π) under q(v), in nats, summed over outputs.
+
+    Of a :class:`Block` it is the share of its process.
+
+    Example:
+        >>> import svgp_ppl as gp
+        >>> gp.variational.expected_log_prior(
+        ...     dist.MultivariateNormal(jnp.zeros(1), jnp.eye(1))
+        ... )
+        Array(-1.4189385, dtype=float32)
+    """
+    mean, factor = project_outputs(qv, jnp.eye(qv.event_shape[-1]))
+    square = jnp.square(mean)
+    if factor is not None:
+        square += jnp.sum(jnp.square(factor), axis=-2)
+    value = -0.5 * jnp.sum(square + jnp.log(2 * jnp.pi), axis=(-2, -1))
+    log_pi = log_weights(qv)
+    return value if log_pi is None else jnp.sum(jnp.exp(log_pi) * value)
 
 
 @prior_kl.register
