@@ -12,6 +12,7 @@ here, and each kind in one way:
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -21,6 +22,7 @@ import numpyro.distributions as dist
 from jax import random
 from numpyro.handlers import Messenger, block, replay, scope, seed, substitute, trace
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
+from numpyro.infer.util import _unconstrain_reparam
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
 from numpyro.primitives import _PYRO_STACK, apply_stack, plate
 
@@ -34,6 +36,7 @@ __all__ = [
     "NumPyroOptimizer",
     "PathMethod",
     "as_sample_paths",
+    "at_position",
     "counts_once",
     "enclosing_plates",
     "is_inducing",
@@ -184,6 +187,23 @@ def outside(handler: Messenger) -> Iterator[None]:
         yield
     finally:
         _PYRO_STACK.extend(inner)
+
+
+class at_position(substitute):
+    """A NumPyro handler: latent sites at unconstrained values, with log Jacobians.
+
+    As in ``numpyro.infer.util.potential_energy``, except that a ``scale`` or ``mask``
+    around a site leaves its log Jacobian as it is: the density is one of θ, whatever
+    its unconstrained values are.
+    """
+
+    def __init__(self, fn: Callable, position: Mapping[str, Any]):
+        super().__init__(fn, substitute_fn=partial(_unconstrain_reparam, position))
+
+    def process_message(self, msg: Any) -> None:
+        """Give the site its value; the factor that this makes is for others around."""
+        with outside(self):
+            super().process_message(msg)
 
 
 def marked_deterministic(name: str, value: Any, mark: dict[str, Any]) -> Any:

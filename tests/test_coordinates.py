@@ -180,6 +180,31 @@ def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
     np.testing.assert_allclose(jax.jit(jax.vmap(compare))(positions), 0.0, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("around", "times"), [(scale(scale=0.3), 0.3), (mask(mask=False), 0.0)]
+)
+def test_a_scaled_prior_of_a_positive_value_keeps_its_jacobian(around, times):
+    """The tempered density is one of θ: log p counts s times, log |dθ/du| once."""
+
+    def tempered(x, y):
+        with around:
+            variance = numpyro.sample("variance", dist.Gamma(3.0, 2.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, 0.5), X[::4])
+        gp.observe("y", gp.likelihoods.Gaussian(1e3), f(x), obs=y)
+
+    target = Target(random.key(1), tempered, (X, Y), {}, {}, collapse=False)
+
+    def density(log_variance):
+        position = {"variance": jnp.asarray(log_variance), "f": jnp.zeros(4)}
+        return target.logdensity_fn(position, target.data)
+
+    theta = np.exp([-1.0, 0.5])
+    expected = times * scipy.stats.gamma.logpdf(theta, 3.0, scale=0.5) + np.log(theta)
+    found = jax.jit(jax.vmap(density))(np.log(theta))
+    # The likelihood of a noise of 1000 hardly depends on anything.
+    np.testing.assert_allclose(np.diff(found), np.diff(expected), atol=1e-4)
+
+
 def value_and_slopes(function, at):
     """f(x) and its Jacobian, in one program."""
     slopes = jax.jacfwd(lambda x: (function(x),) * 2, has_aux=True)

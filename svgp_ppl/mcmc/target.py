@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import random
+from jaxtyping import Array
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import (
     constrain_fn,
     find_valid_initial_params,
-    potential_energy,
+    log_density,
     unconstrain_fn,
 )
 
 from svgp_ppl.diagnostics import Axes, axes_of
-from svgp_ppl.handlers import is_inducing, is_layer, set_up, trace_of
+from svgp_ppl.handlers import at_position, is_inducing, is_layer, set_up, trace_of
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -220,11 +221,11 @@ class Target:
         if key is not None:
             of_rows = in_sites(self._of_rows, data.sites)
             estimate = seed(substitute(of_rows, data=data.params), key)
-            return -jnp.asarray(potential_energy(estimate, args, kwargs, position))
+            return _log_density(estimate, args, kwargs, position)
 
         def at_noise(key):
             model = self._to_sample(self._of_latent, key, data)
-            return -jnp.asarray(potential_energy(model, args, kwargs, position))
+            return _log_density(model, args, kwargs, position)
 
         if len(data.noise_keys) == 1:  # faster to trace
             return at_noise(data.noise_keys[0])
@@ -305,6 +306,12 @@ class Target:
         """A trace at values of the latent sites, operation by operation."""
         model = self.with_noise(self.data.noise_keys[0], self.data.params)
         return trace_of(model, self._args, self._kwargs, values=values)
+
+
+def _log_density(model: Callable, args: tuple, kwargs: dict, position: dict) -> Array:
+    """Log density of the unconstrained values of the latent sites."""
+    value, _ = log_density(at_position(model, position), args, kwargs, {})
+    return jnp.asarray(value)
 
 
 def _facts_of(model_trace: dict[str, dict]) -> _Facts:
