@@ -83,14 +83,15 @@ def trace_of(
         args: Its arguments.
         kwargs: Its keyword arguments.
         key: Random key of ``numpyro.handlers.seed``; None for a run that draws nothing.
-        values: Values at ``param``, latent and deterministic sites, by name.
+        values: Values at ``param`` and latent sites, by name. A deterministic site is
+            computed anew, whatever its name has: it may depend on the arguments.
         guide_trace: Trace of a guide that the model replays, with its variational
             distributions in place of the draws of whitened values.
         outer: A handler around all of these, which sees the values they give.
     """
     run = fn if key is None else seed(fn, key)
     run = run if guide_trace is None else replay_distributions(run, guide_trace)
-    run = run if values is None else substitute(run, data=dict(values))
+    run = run if values is None else _given(run, data=dict(values))
     run = run if outer is None else outer(run)
     try:
         with TRACING:
@@ -110,6 +111,15 @@ def trace_of(
                 f"record its moments, numpyro.deterministic('{name}', f(x).mean)."
             )
     return sites
+
+
+class _given(substitute):
+    """A NumPyro handler: values at all sites that are not computed from others."""
+
+    def process_message(self, msg: Any) -> None:
+        """Give the site its value."""
+        if msg["type"] != "deterministic":
+            super().process_message(msg)
 
 
 def traces_of(

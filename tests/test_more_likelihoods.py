@@ -401,3 +401,27 @@ def test_the_recipe_of_a_multinomial():
     f = mean[:, 0] - mean[:, 1] + sd * NODES
     exact = np.sum(WEIGHTS * stats.binom.logpmf(y[:, 0], total, expit(f)), axis=0)
     np.testing.assert_allclose(found, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("total", "mean", "variance"),
+    [(100, 0.0, 4.0), (10**5, 0.0, 16.0), (10**4, -2.0, 4.0)],
+)
+def test_a_binomial_of_half_the_trials(total, mean, variance):
+    """The mode of p(y | f) is at 0, where NumPyro's log density has no curvature."""
+    y, sd = total // 2, variance**0.5
+    narrow = np.linspace(-40, 40, 20_001) / total**0.5
+    f = np.unique(np.concatenate([mean + sd * np.linspace(-9, 9, 20_001), narrow]))
+    log_prob = stats.binom.logpmf(y, total, expit(f)) + stats.norm.logpdf(f, mean, sd)
+    marginal = Marginal(jnp.array([mean]), jnp.array([variance]))
+    found = log_predictive_density(lk.Binomial(total), jnp.array([y]), marginal)
+    expected = logsumexp(log_prob, b=np.gradient(f))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_share_at_the_end_of_single_precision():
+    likelihood, far = lk.Beta(0.1), Marginal(jnp.float32([-10]), jnp.float32([121]))
+    found = variational_expectation(likelihood, jnp.float32([0.3]), far)
+    same = Marginal(jnp.array([-10.0]), jnp.array([121.0]))
+    expected = variational_expectation(likelihood, jnp.array([0.3]), same)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -14,6 +14,7 @@ import numpyro
 import pytest
 from jax import random
 from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.stats import norm
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl import observe, sparse_gp
@@ -620,3 +621,28 @@ def _observed(likelihood, y, num_outputs):
 def test_labels_outside_the_support(likelihood, y, num_outputs, match):
     with pytest.raises(ValueError, match=r"the data of site 'y' must lie .*" + match):
         _observed(likelihood, y, num_outputs)
+
+
+@mostly_double
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_a_class_that_is_pinned(size, precision):
+    """g_0 = 0 is the largest with probability Π_c Φ(−m_c / s_c)."""
+    means, sd = np.array([0.0, 0.3, -0.2, 0.1]), size * np.array([0.0, 1.0, 1.2, 0.8])
+    marginal = Marginal(jnp.asarray(means)[None], jnp.asarray(sd**2)[None])
+
+    def of_all(mean):
+        at = Marginal(mean, marginal.variance)
+        return jnp.stack(
+            [probability_of_largest(jnp.array([c]), at, 0.0) for c in range(4)]
+        )
+
+    found = np.asarray(of_all(marginal.mean))[:, 0]
+    tolerance = 1e-5 if precision == 32 else 1e-8
+    first = np.prod(ndtr(-means[1:] / sd[1:]))
+    np.testing.assert_allclose(found[0], first, rtol=100 * tolerance, atol=tolerance)
+    np.testing.assert_allclose(np.sum(found), 1.0, atol=tolerance)
+    slopes = np.asarray(jax.jacfwd(of_all)(marginal.mean))[:, 0, 0]
+    scores = -norm.pdf(means[1:] / sd[1:]) / sd[1:] / ndtr(-means[1:] / sd[1:])
+    close = 2e-4 if precision == 32 else 1e-5
+    np.testing.assert_allclose(slopes[0, 1:], first * scores, atol=close)
+    np.testing.assert_allclose(np.sum(slopes, axis=0), 0.0, atol=close)

@@ -8,7 +8,7 @@ import optax
 import pytest
 from jax import random
 from numpyro.infer import SVI
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm, poisson
 
@@ -543,3 +543,44 @@ def test_rows_drawn_inside_of_the_model_are_no_prediction():
     with pytest.raises(ValueError, match="takes 4 of 9 rows, different ones in every"):
         gp.predict(drawn, draws, jnp.asarray(X_NEW))
     assert gp.predict(batched, draws, X_NEW)["y"].mean.shape == (9,)
+
+
+def test_deterministic_sites_are_computed_at_the_new_inputs():
+    """Not taken from the draws, which have them at the inputs of the data."""
+
+    def model(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+        trend = numpyro.deterministic("trend", slope * x[:, 0])
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + trend, obs=y)
+
+    samples = {"slope": 5.0 + np.zeros(3), "f": np.zeros((3, len(GAUSSIAN_Z)))}
+    samples["trend"] = samples["slope"][:, None] * GAUSSIAN_X[:, 0]
+    far = GAUSSIAN_X + 10.0
+    found = gp.predict(model, samples, far)["y"].mean
+    np.testing.assert_allclose(found, 5.0 * far[:, 0], rtol=1e-5)
+    paths = gp.draw_functions(random.key(0), model, samples, far)["y"]
+    assert np.max(np.abs(paths - 5.0 * far[:, 0])) < 6.0
+
+
+@pytest.mark.parametrize("rest", [None, AutoDelta, AutoNormal])
+def test_new_groups_are_not_the_last_one(rest):
+    def model(x, group, num_groups, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        with numpyro.plate("groups", num_groups):
+            level = numpyro.sample("level", dist.Normal(0.0, 3.0))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + level[group], obs=y)
+
+    posterior = {"f": np.zeros((3, len(GAUSSIAN_Z))), "level": np.zeros((3, 2))}
+    if rest is not None:
+        seen = np.arange(len(GAUSSIAN_X)) % 2
+        posterior = gp.fit(
+            random.key(0), model, gp.AutoGaussian(model, rest=rest), GAUSSIAN_X, seen,
+            2, GAUSSIAN_Y, num_steps=2, progress=False,
+        )  # fmt: skip
+    key = None if rest is None else random.key(1)
+    few = GAUSSIAN_X[:4], np.arange(4) % 2
+    assert gp.predict(model, posterior, *few, 2, key=key)["y"].mean.shape == (4,)
+    with pytest.raises(ValueError, match=r"shape \(2,\), and the model needs \(4,\)"):
+        gp.predict(model, posterior, GAUSSIAN_X[:4], np.arange(4), 4, key=key)

@@ -436,3 +436,19 @@ def test_probabilities_of_two_classes():
         np.testing.assert_allclose(p + np.exp(zeros), 1.0, rtol=1e-6)
     real = dist.constraints.real
     assert predictive_probabilities(lk.Gaussian(0.1), real, marginal) is None
+
+
+def test_the_cdf_of_a_mixture_is_that_of_its_components():
+    mean = jnp.array([[[0.1, -0.5]], [[1.0, 0.3]], [[-0.7, 0.0]]])  # [K, N, 2]
+    variance = jnp.array([[[0.2, 0.1]], [[0.5, 0.3]], [[0.1, 0.4]]])
+    covariance = jnp.eye(2) * variance[..., None]
+    covariance = covariance.at[..., 0, 1].set(0.05).at[..., 1, 0].set(0.05)
+    weights = np.array([0.5, 0.3, 0.2])
+    likelihood, y = lk.HeteroscedasticGaussian(), jnp.array([0.4])
+    whole = Marginal(mean, variance, covariance, jnp.log(weights))
+    parts = [
+        closed_form_cdf(likelihood, y, Marginal(m, v, c))
+        for m, v, c in zip(mean, variance, covariance)
+    ]
+    found = closed_form_cdf(likelihood, y, whole)
+    np.testing.assert_allclose(found, np.stack(parts), rtol=1e-6)

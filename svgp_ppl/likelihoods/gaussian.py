@@ -147,7 +147,7 @@ def _without_the_mean(marginal: Marginal) -> tuple[Callable, Marginal]:
         mean = m0 + slope * (f1 - m1)
         return dist.Normal(mean, jnp.sqrt(rest + jnp.exp(2.0 * f1)))
 
-    return given_log_scale, Marginal(m1, v1)
+    return given_log_scale, Marginal(m1, v1, None, marginal.log_weights)
 
 
 @predictive_mean_and_variance.register

@@ -62,6 +62,10 @@ def _own(values: Array, y: Array) -> Array:
 
 
 def _of_independent(y: Array, mean: Array, variance: Array) -> Array:
+    # A component without variance, such as a class pinned at 0, is a step that no node
+    # can be near: 1e-4 of the widest sd is as good, to 1e-8.
+    widest = jax.lax.stop_gradient(jnp.max(variance, axis=-1, keepdims=True))
+    variance = jnp.maximum(variance, 1e-8 * widest)
     sd, num_classes = floored_sqrt(variance), mean.shape[-1]
     own_mean, own_sd = _own(mean, y), _own(sd, y)
     is_other = jnp.arange(num_classes) != y[..., None]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln
+from jax.scipy.special import betaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
@@ -62,6 +62,18 @@ class _Successes(dist.BinomialLogits):
     def support(self):
         return _UpTo(self.total_count)
 
+    def log_prob(self, value, intermediates=None):
+        """Smooth in f, where NumPyro's form has no curvature at f = 0."""
+        f = self.logits
+        n, y = (jnp.asarray(count, f.dtype) for count in (self.total_count, value))
+        above, below = jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f)
+        return _log_choose(n, y) + y * above + (n - y) * below
+
+
+def _log_choose(n: Array, y: Array) -> Array:
+    """log (n over y), without the cancellation of three log factorials."""
+    return -jnp.log1p(n) - betaln(n - y + 1.0, y + 1.0)
+
 
 class _UpTo(dist.constraints.Constraint):
     """The integers from 0 to a number, which may differ between data."""
@@ -92,8 +104,7 @@ def _(likelihood: Binomial, y, marginal: Marginal):
     )
     above = mean_log_sigmoid(marginal.mean, marginal.variance)
     below = mean_log_sigmoid(-marginal.mean, marginal.variance)
-    log_choose = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
-    return log_choose + y * above + (n - y) * below
+    return _log_choose(n, y) + y * above + (n - y) * below
 
 
 @is_log_concave.register
@@ -142,10 +153,8 @@ class Beta:
         """Beta with mean σ(f)."""
         # Far out σ underflows; log p then uses the smallest number.
         tiny = jnp.finfo(f.dtype).tiny
-        p, rest = jnp.maximum(jax.nn.sigmoid(f), tiny), jax.nn.sigmoid(-f)
-        return _Share(
-            self.concentration * p, self.concentration * jnp.maximum(rest, tiny)
-        )
+        shares = jax.nn.sigmoid(f), jax.nn.sigmoid(-f)
+        return _Share(*(jnp.maximum(self.concentration * p, tiny) for p in shares))
 
 
 class _Share(dist.Beta):

@@ -177,6 +177,7 @@ class PosteriorModel:
         def facts(guide_trace, sites) -> _Facts:
             require_all_rows(sites, _lengths((self._args, self._kwargs)))
             _require_params({**guide_trace, **sites}, self.posterior)
+            _require_sizes(sites)
             if isinstance(self.posterior, Samples):
                 _require_draws(sites, self.posterior, self.key)
             if isinstance(self.posterior, Guide):
@@ -413,6 +414,28 @@ def _require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) 
             f"the guide has no values of {sorted(unknown)}, and the model has no sites "
             f"{sorted(lacking)}, of which it has. Was it fitted with this model?"
         )
+
+
+def _require_sizes(sites: dict[str, dict]) -> None:
+    """Refuse values for other numbers of groups: JAX would take the last for new ones.
+
+    A draw of one site for every group has the shape of the model in all dimensions. A
+    guide, which is replayed, gives a plate its own rows, and the size shows it.
+    """
+    for name, site in sites.items():
+        has = needs = ()
+        if site["type"] == "plate":
+            size, rows = site["args"]
+            if rows in (None, size):
+                has, needs = jnp.shape(site["value"]), (size,)
+        elif is_latent(site):
+            has, needs = jnp.shape(site["value"]), site["fn"].shape()
+        if has != needs:
+            raise ValueError(
+                f"the posterior has values of '{name}' of shape {has}, and the model "
+                f"needs {needs}. If groups are new, keep the plate as it was and draw "
+                "their values from the distribution of a group, at a site of its own."
+            )
 
 
 def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
