@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from numpyro.distributions.transforms import ExpTransform
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, log_ndtr, logsumexp
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import (
@@ -452,3 +452,14 @@ def test_the_cdf_of_a_mixture_is_that_of_its_components():
     ]
     found = closed_form_cdf(likelihood, y, whole)
     np.testing.assert_allclose(found, np.stack(parts), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.1, 0.5])
+def test_a_mode_that_is_a_kink(scale):
+    """∫ N(f; 0, 1) e^(−|y − f|/s) / (2s) df, the normal distribution function."""
+    y = np.array([0.0, 0.3, 1.0, 3.0])
+    marginal = Marginal(jnp.zeros(4), jnp.ones(4))
+    found = log_predictive_density(lambda f: dist.Laplace(f, scale), y, marginal)
+    sides = [log_ndtr(sign * y - 1 / scale) - sign * y / scale for sign in (1, -1)]
+    exact = logsumexp(sides, axis=0) + 0.5 / scale**2 - np.log(2 * scale)
+    np.testing.assert_allclose(found, exact, atol=1e-3)

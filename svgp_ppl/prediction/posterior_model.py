@@ -16,7 +16,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.handlers import substitute
 
-from svgp_ppl.checks import is_concrete, require_arguments
+from svgp_ppl.checks import require_arguments
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import (
     is_inducing,
@@ -31,6 +31,12 @@ from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
 from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Prior, Samples
+from svgp_ppl.prediction.requirements import (
+    require_params,
+    require_same_latents,
+    require_sizes,
+    require_values,
+)
 from svgp_ppl.rows import filled_batches, in_batches
 from svgp_ppl.runtime.compilation import (
     as_jax_arrays,
@@ -176,12 +182,12 @@ class PosteriorModel:
     def _facts(self) -> _Facts:
         def facts(guide_trace, sites) -> _Facts:
             require_all_rows(sites, _lengths((self._args, self._kwargs)))
-            _require_params({**guide_trace, **sites}, self.posterior)
-            _require_sizes(sites)
+            require_params({**guide_trace, **sites}, self.posterior)
+            require_sizes(sites)
             if isinstance(self.posterior, Samples):
-                _require_draws(sites, self.posterior, self.key)
+                require_values(sites, self.posterior, self.key)
             if isinstance(self.posterior, Guide):
-                _require_same_latents(guide_trace, sites)
+                require_same_latents(guide_trace, sites)
             return _Facts(
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
@@ -378,87 +384,6 @@ def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
     }
 
 
-def _require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) -> None:
-    """Raise if a parameter would keep its initial value without anybody's wish.
-
-    Without a fit it may: a model of one's own can have parameters that are not learned.
-    """
-    names = {name for name, site in sites.items() if site["type"] == "param"}
-    missing, unknown = names - {*posterior.params}, {*posterior.params} - {*sites}
-    if not missing or not (unknown or isinstance(posterior, Guide)):
-        return
-    came = f"only of {sorted(posterior.params)}" if posterior.params else "of none"
-    raise ValueError(
-        f"params has no value of {sorted(missing)}, {came}. A fit gives the parameters "
-        "of the guide and of the model together: fit.params of gp.fit, "
-        "svi.get_params(state) of numpyro.infer.SVI."
-    )
-
-
 def _lengths(arguments: Any) -> set[int]:
     """Numbers of rows of the arguments of a model."""
     return {len(leaf) for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)}
-
-
-def _require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -> None:
-    """Refuse other names of latent sites, which would be drawn from their priors.
-
-    A part of a model lacks some, and new groups have new ones; both is a mistake.
-    """
-    known = {n for n, site in guide_trace.items() if site["type"] == "sample"}
-    own = {n for n in known if "is_auxiliary" in guide_trace[n]["infer"]}
-    lacking = known - own - {*sites}
-    unknown = {n for n, site in sites.items() if is_latent(site)} - known
-    if lacking and unknown:
-        raise ValueError(
-            f"the guide has no values of {sorted(unknown)}, and the model has no sites "
-            f"{sorted(lacking)}, of which it has. Was it fitted with this model?"
-        )
-
-
-def _require_sizes(sites: dict[str, dict]) -> None:
-    """Refuse values for other numbers of groups: JAX would take the last for new ones.
-
-    A draw of one site for every group has the shape of the model in all dimensions. A
-    guide, which is replayed, gives a plate its own rows, and the size shows it.
-    """
-    for name, site in sites.items():
-        has = needs = ()
-        if site["type"] == "plate":
-            size, rows = site["args"]
-            if rows in (None, size):
-                has, needs = jnp.shape(site["value"]), (size,)
-        elif is_latent(site):
-            has, needs = jnp.shape(site["value"]), site["fn"].shape()
-        if has != needs:
-            raise ValueError(
-                f"the posterior has values of '{name}' of shape {has}, and the model "
-                f"needs {needs}. If groups are new, keep the plate as it was and draw "
-                "their values from the distribution of a group, at a site of its own."
-            )
-
-
-def _require_draws(sites: dict[str, dict], posterior: Samples, key) -> None:
-    missing = {
-        name: site
-        for name, site in sites.items()
-        if (is_latent(site) or (is_inducing(site) and not site["is_observed"]))
-        and name not in posterior.values
-    }
-    if any(map(is_inducing, missing.values())) or (missing and key is None):
-        raise ValueError(
-            f"the posterior has no draws of {sorted(missing)}, only of "
-            f"{sorted(posterior.values)}. Was it made with this model? (A site that "
-            "was observed then and is to be drawn now needs "
-            "key=jax.random.key(...).)"
-        )
-    for name, values in posterior.values.items():
-        is_used = name in sites and sites[name]["type"] == "sample"
-        if is_used and is_concrete(values):
-            finite = np.isfinite(np.asarray(values)).reshape(len(values), -1)
-            num_bad = int(np.sum(~finite.all(axis=1)))
-            if num_bad:
-                raise ValueError(
-                    f"{num_bad} of {len(values)} draws of site '{name}' are NaN or "
-                    "infinite: leave these draws out."
-                )

@@ -1,0 +1,97 @@
+"""What a posterior must have for a model that is run under it: values for its sites."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from svgp_ppl.checks import is_concrete
+from svgp_ppl.guides.fitted import Guide
+from svgp_ppl.handlers import is_inducing
+from svgp_ppl.observations import is_latent
+from svgp_ppl.prediction.posterior import Prior, Samples
+
+__all__ = ["require_params", "require_same_latents", "require_sizes", "require_values"]
+
+
+def require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) -> None:
+    """Raise if a parameter would keep its initial value without anybody's wish.
+
+    Without a fit it may: a model of one's own can have parameters that are not learned.
+    """
+    names = {name for name, site in sites.items() if site["type"] == "param"}
+    missing, unknown = names - {*posterior.params}, {*posterior.params} - {*sites}
+    if not missing or not (unknown or isinstance(posterior, Guide)):
+        return
+    came = f"only of {sorted(posterior.params)}" if posterior.params else "of none"
+    raise ValueError(
+        f"params has no value of {sorted(missing)}, {came}. A fit gives the parameters "
+        "of the guide and of the model together: fit.params of gp.fit, "
+        "svi.get_params(state) of numpyro.infer.SVI."
+    )
+
+
+def require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -> None:
+    """Refuse other names of latent sites, which would be drawn from their priors.
+
+    A part of a model lacks some, and new groups have new ones; both is a mistake.
+    """
+    known = {n for n, site in guide_trace.items() if site["type"] == "sample"}
+    own = {n for n in known if "is_auxiliary" in guide_trace[n]["infer"]}
+    lacking = known - own - {*sites}
+    unknown = {n for n, site in sites.items() if is_latent(site)} - known
+    if lacking and unknown:
+        raise ValueError(
+            f"the guide has no values of {sorted(unknown)}, and the model has no sites "
+            f"{sorted(lacking)}, of which it has. Was it fitted with this model?"
+        )
+
+
+def require_sizes(sites: dict[str, dict]) -> None:
+    """Refuse values for other numbers of groups: JAX would take the last for new ones.
+
+    A draw of one site for every group has the shape of the model in all dimensions. A
+    guide, which is replayed, gives a plate its own rows, and the size shows it.
+    """
+    for name, site in sites.items():
+        has = needs = ()
+        if site["type"] == "plate":
+            size, rows = site["args"]
+            if rows in (None, size):
+                has, needs = jnp.shape(site["value"]), (size,)
+        elif is_latent(site):
+            has, needs = jnp.shape(site["value"]), site["fn"].shape()
+        if has != needs:
+            raise ValueError(
+                f"the posterior has values of '{name}' of shape {has}, and the model "
+                f"needs {needs}. If groups are new, keep the plate as it was and draw "
+                "their values from the distribution of a group, at a site of its own."
+            )
+
+
+def require_values(sites: dict[str, dict], posterior: Samples, key) -> None:
+    """Refuse draws without values of a site, or with values that are not finite.
+
+    With a key, sites besides the processes may be drawn from their priors.
+    """
+    missing = {
+        name: site
+        for name, site in sites.items()
+        if (is_latent(site) or (is_inducing(site) and not site["is_observed"]))
+        and name not in posterior.values
+    }
+    if any(map(is_inducing, missing.values())) or (missing and key is None):
+        raise ValueError(
+            f"the posterior has no draws of {sorted(missing)}, only of "
+            f"{sorted(posterior.values)}. Was it made with this model? (A site that "
+            "was observed then and is to be drawn now needs "
+            "key=jax.random.key(...).)"
+        )
+    for name, values in posterior.values.items():
+        is_used = name in sites and sites[name]["type"] == "sample"
+        if is_used and is_concrete(values):
+            finite = np.isfinite(np.asarray(values)).reshape(len(values), -1)
+            num_bad = int(np.sum(~finite.all(axis=1)))
+            if num_bad:
+                raise ValueError(
+                    f"{num_bad} of {len(values)} draws of site '{name}' are NaN or "
+                    "infinite: leave these draws out."
+                )
