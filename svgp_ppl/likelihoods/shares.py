@@ -64,7 +64,7 @@ class _Successes(dist.BinomialLogits):
 
     def log_prob(self, value, intermediates=None):
         """Smooth in f, where NumPyro's form has no curvature at f = 0."""
-        f = self.logits
+        f = jnp.asarray(self.logits)
         n, y = (jnp.asarray(count, f.dtype) for count in (self.total_count, value))
         above, below = jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f)
         return _log_choose(n, y) + y * above + (n - y) * below
