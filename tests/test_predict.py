@@ -549,13 +549,13 @@ def test_deterministic_sites_are_computed_at_the_new_inputs():
     """Not taken from the draws, which have them at the inputs of the data."""
 
     def model(x, y=None):
-        slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
-        trend = numpyro.deterministic("trend", slope * x[:, 0])
+        slopes = numpyro.sample("slopes", dist.Normal(0.0, 3.0), sample_shape=(2,))
+        trend = numpyro.deterministic("trend", jnp.sum(slopes) * x[:, 0])
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + trend, obs=y)
 
-    samples = {"slope": 5.0 + np.zeros(3), "f": np.zeros((3, len(GAUSSIAN_Z)))}
-    samples["trend"] = samples["slope"][:, None] * GAUSSIAN_X[:, 0]
+    samples = {"slopes": 2.5 + np.zeros((3, 2)), "f": np.zeros((3, len(GAUSSIAN_Z)))}
+    samples["trend"] = 5.0 * GAUSSIAN_X[:, 0] + np.zeros((3, 1))
     far = GAUSSIAN_X + 10.0
     found = gp.predict(model, samples, far)["y"].mean
     np.testing.assert_allclose(found, 5.0 * far[:, 0], rtol=1e-5)

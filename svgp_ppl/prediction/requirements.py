@@ -58,7 +58,8 @@ def require_sizes(sites: dict[str, dict]) -> None:
             if rows in (None, size):
                 has, needs = jnp.shape(site["value"]), (size,)
         elif is_latent(site):
-            has, needs = jnp.shape(site["value"]), site["fn"].shape()
+            draws = tuple(site["kwargs"].get("sample_shape") or ())
+            has, needs = jnp.shape(site["value"]), draws + site["fn"].shape()
         if has != needs:
             raise ValueError(
                 f"the posterior has values of '{name}' of shape {has}, and the model "
