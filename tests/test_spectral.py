@@ -160,7 +160,7 @@ def test_spectrum_belongs_to_the_formula(of):
     with pytest.raises(ValueError, match="no spectrum is known of the kernel Rounder"):
         random_features(of(Rounder(0.7, 0.4)), random.key(0), 2, 64, float)
     named, parent = (
-        random_features(of(cls(0.7, 0.4)), random.key(0), 2, 64, float)(X)
+        random_features(of(cls(0.7, 0.4)), random.key(0), 2, 64, float)(jnp.asarray(X))
         for cls in (Named, kernels.RBF)
     )
     np.testing.assert_array_equal(named, parent)

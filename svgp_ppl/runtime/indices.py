@@ -9,6 +9,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.lax import GatherScatterMode
@@ -51,13 +52,14 @@ def _found_in(traced: Any) -> set[_Beyond]:
     values = _Values(traced)
     found = set()
     for operation in traced.jaxpr.eqns:
-        # The mode of array[indices]; those of jnp.take and vmap are others.
         mode = operation.params.get("mode")
-        if mode is not GatherScatterMode.PROMISE_IN_BOUNDS:
+        # That of array[indices]; jnp.take and vmap have others.
+        is_plain = mode is GatherScatterMode.PROMISE_IN_BOUNDS
+        if operation.primitive.name != "gather" or not is_plain:
             continue
-        array, indices = operation.invars[:2]
+        array, indices = operation.invars
         known = values.of(indices)
-        if operation.primitive.name != "gather" or known is _UNKNOWN:
+        if known is _UNKNOWN:
             continue
         shape, sizes = array.aval.shape, operation.params["slice_sizes"]
         axes = operation.params["dimension_numbers"].start_index_map
@@ -70,7 +72,7 @@ def _found_in(traced: Any) -> set[_Beyond]:
 
 
 class _Values:
-    """Values of the variables of traced operations that do not depend on arguments."""
+    """Whole numbers among traced operations that do not depend on their arguments."""
 
     def __init__(self, traced: Any):
         self._known = dict(zip(traced.jaxpr.constvars, traced.consts))
@@ -87,12 +89,20 @@ class _Values:
         return _UNKNOWN if isinstance(value, Tracer) else value
 
     def _compute(self, operation: Any) -> None:
-        given = [self.of(variable) for variable in operation.invars]
         results: Any = [_UNKNOWN] * len(operation.outvars)
-        if all(value is not _UNKNOWN for value in given):
+        given = [_UNKNOWN]
+        # What makes an index is cheap; a distance, say, may not be.
+        if all(map(_is_whole, operation.outvars)):
+            given = [self.of(variable) for variable in operation.invars]
+        if not any(value is _UNKNOWN for value in given):
             primitive = operation.primitive
             options = primitive.get_bind_params(operation.params)
             with jax.ensure_compile_time_eval():
                 results = primitive.bind(*given, **options)
             results = results if primitive.multiple_results else [results]
         self._known |= dict(zip(operation.outvars, results))
+
+
+def _is_whole(variable: Any) -> bool:
+    dtype = variable.aval.dtype
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.bool_))
