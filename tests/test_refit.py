@@ -87,6 +87,19 @@ def test_what_cannot_be_refitted(runs):
     other = gp.fit(random.key(0), model, spread, *DATA, num_steps=2, **QUIET)
     with pytest.raises(ValueError, match=r"point estimate of 'variance'"):
         gp.mcmc.refit(*again, other, draws, *DATA)
+    # The shapes of a site are those of the model, one number or a row of them.
+    assert spread.median(other.params)["variance"].shape == ()
+    assert spread.quantiles(other.params, [0.2, 0.5])["lengthscale"].shape == (2, 1)
+
+    def dependent(x, y=None):
+        most = numpyro.sample("most", dist.Gamma(30.0, 10.0))
+        lengthscale = numpyro.sample("lengthscale", dist.Uniform(0.0, most))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), x[::5])
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    moving = gp.fit(random.key(0), dependent, *DATA, num_steps=2, **QUIET)
+    with pytest.raises(ValueError, match="that of 'lengthscale' depends on"):
+        gp.mcmc.refit(random.key(0), dependent, moving, draws, *DATA)
     fewer = {"f": np.zeros((1, 3, 5)), "variance": np.ones((1, 3))}
     with pytest.raises(ValueError, match="no site 'lengthscale'"):
         gp.mcmc.refit(*again, first, gp.diagnostics.to_arviz(fewer), *DATA)

@@ -271,6 +271,19 @@ def test_model_without_data_or_latent_sites_is_refused():
     refused(model, "no latent site", jnp.zeros(()))
 
 
+def test_an_observe_site_without_data_is_refused():
+    """Integrated over y, E log p(y | f) would leave a function of the noise."""
+
+    def model(x, new, y):
+        noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), x[::4])
+        gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y)
+        gp.observe("new", gp.likelihoods.Gaussian(noise), f(new))
+
+    x = jnp.linspace(0.0, 1.0, 12)[:, None]
+    refused(model, "site 'new' has no data: was y passed", x, x[:3], jnp.sin(x[:, 0]))
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("init", [3, {"f": 1.0}, ({}, {}), "fit"])
 def test_other_inits_are_refused(init):

@@ -252,8 +252,12 @@ class ProcessGuide(AutoGuide):
         elif isinstance(self._rest, AutoDelta):  # a point is all of its quantiles
             points = self._rest.median(params).items()
             values = {n: jnp.broadcast_to(v, (*q.shape, *v.shape)) for n, v in points}
-        else:
-            values = dict(self._rest.quantiles(params, q))
+        else:  # NumPyro's AutoNormal has a row for a single q
+            shapes = {n: jnp.shape(v) for n, v in self._rest.median(params).items()}
+            values = {
+                name: jnp.reshape(v, (*q.shape, *shapes[name]))
+                for name, v in self._rest.quantiles(params, q).items()
+            }
         for name, (qv, members) in self._fitted(params).items():
             values |= _by_process(name, _quantiles(qv, q), members)
         return values

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 from jax import random
+from jax.core import Tracer
 from numpyro.distributions import biject_to
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -116,7 +117,14 @@ def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str
                     f"refit needs a point estimate of '{name}', as by the default "
                     f"rest= of a guide: the parameter '{_parameter_of(name)}'."
                 )
-        return {name: site["fn"].support for name, site in sites.items()}
+        supports = {name: site["fn"].support for name, site in sites.items()}
+        for name, support in supports.items():
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support)):
+                raise ValueError(
+                    f"refit needs fixed supports, and that of '{name}' depends on "
+                    "another site: sample from a fixed one, and scale what it gives."
+                )
+        return supports
 
     return look(facts, args, kwargs, params)
 
