@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from scipy import stats
-from scipy.special import expit, logsumexp
+from scipy.special import expit, gammaln, logsumexp
 
 import svgp_ppl as gp
 from svgp_ppl import likelihoods as lk
@@ -425,3 +425,23 @@ def test_a_share_at_the_end_of_single_precision():
     same = Marginal(jnp.array([-10.0]), jnp.array([121.0]))
     expected = variational_expectation(likelihood, jnp.array([0.3]), same)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [20.0, 1e4, 1e6])
+def test_large_counts_in_single_precision(count):
+    """Nearly all of y log r, r and log y! cancels."""
+    sd = np.array([0.01, 0.1, 1.0])
+    mean = np.float32(np.log(count) + 0.5 * sd)
+    variance = np.float32(sd**2)
+    single = Marginal(jnp.asarray(mean), jnp.asarray(variance))
+    with jax.enable_x64(True):
+        double = Marginal(jnp.float64(mean), jnp.float64(variance))
+        y = jnp.full(3, count)
+        m, v = double.mean, double.variance
+        expected = y * m - jnp.exp(m + v / 2) - gammaln(np.float64(count + 1))
+        density = np.asarray(log_predictive_density(lk.Poisson(), y, double))
+    y = jnp.full(3, count, jnp.float32)
+    found = variational_expectation(lk.Poisson(), y, single)
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-4, atol=1e-4)
+    found = log_predictive_density(lk.Poisson(), y, single)
+    np.testing.assert_allclose(found, density, rtol=1e-4, atol=1e-4)

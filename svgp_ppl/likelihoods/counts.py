@@ -1,6 +1,7 @@
 """Likelihoods of counts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ __all__ = ["Poisson", "rate_of"]
 
 # For the logarithm of Lambert's function: enough from anywhere above the root.
 _NEWTON_STEPS = 6
+# Counts from here on have log y! by Stirling's series, right to 1e-13.
+_MANY = 32.0
 
 
 @register_dataclass
@@ -62,6 +65,27 @@ def rate_of(log_rate: Array) -> Array:
     return jnp.exp(jnp.minimum(log_rate, highest))
 
 
+def _log_prob(count: Array, mean: Array, more: Any, rate: Array) -> Array:
+    """y m − r − log y! for r = exp(m + b) with b = ``more``.
+
+    Of the terms of a large count y nearly everything cancels. By Stirling's series it
+    is
+
+        y (m − log y − (r/y − 1)) − ½ log 2πy − 1/12y + 1/360y³ − 1/1260y⁵,
+
+    with r/y − 1 = expm1(m − log y + b).
+    """
+    few = count * mean - rate - gammaln(count + 1.0)
+    y = jnp.maximum(count, _MANY)
+    apart = mean - jnp.log(y)
+    is_near = jnp.abs(apart + more) < 1.0
+    near = jnp.expm1(jnp.where(is_near, apart + more, 0.0))
+    excess = jnp.where(is_near, near, rate / y - 1.0)
+    series = (1 / 12 - (1 / 360 - 1 / (1260 * y**2)) / y**2) / y
+    many = y * (apart - excess) - 0.5 * jnp.log(2 * jnp.pi * y) - series
+    return jnp.where(count < _MANY, few, many)
+
+
 class _LogPoisson(dist.Poisson):
     """Poisson by the logarithm of its rate, finite where exp over- or underflows."""
 
@@ -73,14 +97,15 @@ class _LogPoisson(dist.Poisson):
 
     def log_prob(self, value, intermediates=None):
         count = jnp.asarray(value, jnp.result_type(self.log_rate, float))
-        return count * self.log_rate - self.rate - gammaln(count + 1.0)
+        return _log_prob(count, self.log_rate, 0.0, self.rate)
 
 
 @closed_form_expectation.register
 def _(likelihood: Poisson, y, marginal: Marginal):
     # y (m + log e) − e exp(m + v/2) − log y!
-    rate = likelihood.exposure * jnp.exp(marginal.mean + 0.5 * marginal.variance)
-    return y * (marginal.mean + jnp.log(likelihood.exposure)) - rate - gammaln(y + 1.0)
+    mean = marginal.mean + jnp.log(likelihood.exposure)
+    y, more = jnp.asarray(y, mean.dtype), 0.5 * marginal.variance
+    return _log_prob(y, mean, more, jnp.exp(mean + more))
 
 
 @is_log_concave.register
