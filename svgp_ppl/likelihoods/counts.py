@@ -97,7 +97,7 @@ class _LogPoisson(dist.Poisson):
 
     def log_prob(self, value, intermediates=None):
         count = jnp.asarray(value, jnp.result_type(self.log_rate, float))
-        return _log_prob(count, self.log_rate, 0.0, self.rate)
+        return _log_prob(count, self.log_rate, 0.0, jnp.asarray(self.rate))
 
 
 @closed_form_expectation.register
