@@ -27,7 +27,7 @@ from svgp_ppl.handlers import (
     traces_of,
     unwrapped,
 )
-from svgp_ppl.observations import observe_sites
+from svgp_ppl.observations import observe_sites, require_observed
 from svgp_ppl.observations.residual import Seen, gain
 from svgp_ppl.variational import Entropy, expected_log_prior, group_of, prior_kl
 
@@ -141,12 +141,7 @@ def require_data(model_trace: dict[str, dict]) -> None:
 
     Without them a bound is that of another model, in which the missing data are latent.
     """
-    for name in observe_sites(model_trace):
-        if not model_trace[name]["is_observed"]:
-            raise ValueError(
-                f"the observe site '{name}' has no data, so there is nothing to fit it "
-                "to: was y passed to the model, and on to obs=?"
-            )
+    require_observed(model_trace)
     if not any(
         s["type"] == "sample" and s["is_observed"] for s in model_trace.values()
     ):

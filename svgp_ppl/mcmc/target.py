@@ -25,7 +25,7 @@ from svgp_ppl.handlers import at_position, is_inducing, is_layer, set_up, trace_
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
-from svgp_ppl.observations import observe_sites
+from svgp_ppl.observations import require_observed
 from svgp_ppl.observations.observed import (
     data_of,
     known_rows,
@@ -347,14 +347,7 @@ def _require_sampleable(model_trace: dict[str, dict]) -> None:
             "the model has no observed site: was y passed? Its draws from the prior "
             "are numpyro.infer.Predictive(model, num_samples=...)."
         )
-    # E log p(y | f) is no normalised density of y: integrated over y it depends on θ.
-    for name in observe_sites(model_trace):
-        if not model_trace[name]["is_observed"]:
-            raise ValueError(
-                f"the observe site '{name}' has no data: was y passed to the model, "
-                "and on to obs=? New rows belong to gp.predict, and missing data to "
-                "observe(mask=)."
-            )
+    require_observed(model_trace)
     if all(kinds):
         raise ValueError("the model has no latent site to sample.")
     for name, (size, rows) in subsampled(model_trace).items():

@@ -5,6 +5,13 @@ from svgp_ppl.observations.expected import (
     expected_of,
     is_latent,
     observe_sites,
+    require_observed,
 )
 
-__all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]
+__all__ = [
+    "Expected",
+    "expected_of",
+    "is_latent",
+    "observe_sites",
+    "require_observed",
+]

@@ -293,6 +293,20 @@ def observe_sites(trace: dict[str, dict]) -> dict[str, Expected]:
     return {name: expected for name, expected in found.items() if expected is not None}
 
 
+def require_observed(trace: dict[str, dict]) -> None:
+    """Raise unless every ``observe`` site has data.
+
+    E log p(y | f) is no density of y: integrated over y it depends on θ.
+    """
+    for name in observe_sites(trace):
+        if not trace[name]["is_observed"]:
+            raise ValueError(
+                f"the observe site '{name}' has no data: was y passed to the model, "
+                "and on to obs=? New rows belong to gp.predict, and missing data to "
+                "observe(mask=)."
+            )
+
+
 def is_latent(site: dict) -> bool:
     """Whether a site of a model is neither data nor the values of a process."""
     is_drawn = site["type"] == "sample" and not site["is_observed"]
