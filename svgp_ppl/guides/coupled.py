@@ -3,15 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax import random
 
-from svgp_ppl.guides.processes import (
-    Group,
-    ProcessGuide,
-    Shapes,
-    gaussian,
-    off_zero,
-)
+from svgp_ppl.guides.blocks import as_blocks, groups_of, require_processes
+from svgp_ppl.guides.processes import Group, ProcessGuide, Shapes, gaussian, off_zero
 
 __all__ = ["AutoCoupled"]
 
@@ -57,52 +54,39 @@ class AutoCoupled(ProcessGuide):
         blocks: Sequence[Sequence[str]] | None = None,
         **options,
     ):
-        if isinstance(blocks, str) or any(isinstance(b, str) for b in blocks or ()):
-            raise ValueError(
-                "blocks must be a list of lists of names, such as [['f', 'g']], and is "
-                f"{blocks!r}."
-            )
-        self.blocks = blocks if blocks is None else [list(names) for names in blocks]
+        self.blocks = as_blocks(blocks)
         super().__init__(model, **options)
 
     def _setup_prototype(self, *args, **kwargs):
         super()._setup_prototype(*args, **kwargs)
-        named = [name for names in self.blocks or [] for name in names]
-        unknown = set(named) - set(self._shapes)
-        if unknown:
-            raise ValueError(
-                f"blocks name {sorted(unknown)}; the processes of the model are "
-                f"{sorted(self._shapes)}."
-            )
-        twice = {name for name in named if named.count(name) > 1}
-        if twice:
-            raise ValueError(
-                f"{sorted(twice)} are in more than one block: one q(v) has to hold "
-                "all that a process is coupled with."
-            )
+        require_processes(self.blocks, self._shapes)
 
     def variational(
         self, shapes: Shapes, param: Callable
     ) -> dict[str, dist.Distribution | Group]:
         """A Gaussian for each block, and for each process in none."""
         found: dict[str, dist.Distribution | Group] = {}
-        for group, members in self._members(shapes).items():
+        for group, members in groups_of(self.blocks, shapes, self.prefix).items():
             if members is None:
                 stem, shape = f"{self.prefix}_{group}", shapes[group]
                 start = off_zero(shape) if self._is_product else None
                 found[group] = gaussian(stem, shape, param, start=start)
                 continue
             size = sum(math.prod(shape) for shape in members.values())
-            start = self._off_zero(list(members.values()))
-            scale = 1.0 if start is None else _NARROW
+            start, scale = None, 1.0
+            if self._is_product:
+                start, scale = _stacked_off_zero(list(members.values())), _NARROW
             joint = gaussian(group, (size,), param, scale=scale, start=start)
             found[group] = Group(joint, members)
         return found
 
-    def _members(self, shapes: Shapes) -> dict[str, Shapes | None]:
-        """Name of a block -> its members; of a process in none -> None."""
-        free, blocks = dict(shapes), {}
-        for names in [list(free)] if self.blocks is None else self.blocks:
-            members = {name: free.pop(name) for name in names}
-            blocks["_".join([self.prefix, *members])] = members
-        return blocks | dict.fromkeys(free)
+
+def _stacked_off_zero(shapes: Sequence[tuple[int, ...]]) -> Callable:
+    """A start of the means of processes away from zero, stacked [ΣM]."""
+    starts = [off_zero(shape) for shape in shapes]
+
+    def start(key):
+        keys = random.split(key, len(starts))
+        return jnp.concatenate([jnp.ravel(f(k)) for f, k in zip(starts, keys)])
+
+    return start

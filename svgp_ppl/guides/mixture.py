@@ -5,13 +5,13 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
 
 from svgp_ppl.checks import require_count
 from svgp_ppl.guides.processes import (
     Group,
     ProcessGuide,
     Shapes,
+    gaussian,
     off_zero,
     require_covariance,
 )
@@ -82,27 +82,17 @@ class AutoMixture(ProcessGuide):
 
     def _components(self, name: str, shape: tuple, param: Callable):
         """The K Gaussians of one process."""
-        dtype, name = jnp.result_type(float), f"{self.prefix}_{name}"
-        several = (self.num_components, *shape)
+        num_components = self.num_components
 
         def start(key):
-            if self.num_components == 1 and not self._is_product:
-                return jnp.zeros(several, dtype)
-            half = off_zero(((self.num_components + 1) // 2, *shape))(key)
-            return jnp.concatenate([half, -half])[: self.num_components]
+            half = off_zero(((num_components + 1) // 2, *shape))(key)
+            return jnp.concatenate([half, -half])[:num_components]
 
-        loc = param(f"{name}_locs", start)
-        if self.covariance == "diagonal":
-            scale = param(
-                f"{name}_scales",
-                jnp.ones(several, dtype),
-                constraints.softplus_positive,
-            )
-            return dist.Normal(loc, scale).to_event(len(shape))
-        eye = jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), (*several, shape[-1]))
-        scale_tril = param(
-            f"{name}_scale_trils", eye, constraints.softplus_lower_cholesky
-        )
-        return dist.MultivariateNormal(loc, scale_tril=scale_tril).to_event(
-            len(shape) - 1
+        return gaussian(
+            f"{self.prefix}_{name}",
+            shape,
+            param,
+            self.covariance,
+            start=start if num_components > 1 or self._is_product else None,
+            num_components=num_components,
         )

@@ -1,7 +1,7 @@
 """What the guides have in common: q(v) for the processes, a guide for the rest."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -192,18 +192,6 @@ class ProcessGuide(AutoGuide):
         self.variational(dict(self._shapes), lookup)
         return names
 
-    def _off_zero(self, shapes: Sequence[tuple[int, ...]]) -> Callable | None:
-        """Start of the means of processes, stacked [ΣM]; None to start at zero."""
-        if not self._is_product:
-            return None
-        starts = [off_zero(shape) for shape in shapes]
-
-        def start(key):
-            keys = random.split(key, len(starts))
-            return jnp.concatenate([jnp.ravel(f(k)) for f, k in zip(starts, keys)])
-
-        return start
-
     def late_names(self) -> set[str]:
         """Names of parameters that ``gp.fit`` freezes for the first half of its steps.
 
@@ -300,23 +288,28 @@ def gaussian(
     covariance: str = "full",
     scale: float = 1.0,
     start: Callable | None = None,
+    num_components: int | None = None,
 ) -> dist.Distribution:
     """N(m, S Sᵀ) for each output, starting at N(0, scale² I).
 
-    Its parameters are ``name``_loc, and ``name``_scale_tril or ``name``_scale.
-    ``start`` is a function key -> start of m, None for 0.
+    Its parameters are ``name``_loc, and ``name``_scale_tril or ``name``_scale; those of
+    K components are called ``name``_locs and so on, with a first axis of K. ``start``
+    is a function key -> start of m, None for 0.
     """
-    dtype = jnp.result_type(float)
-    zero = jnp.zeros(shape, dtype)
-    loc = param(f"{name}_loc", zero if start is None else start)
+    dtype, plural = jnp.result_type(float), "" if num_components is None else "s"
+    several = shape if num_components is None else (num_components, *shape)
+    loc = param(
+        f"{name}_loc{plural}", jnp.zeros(several, dtype) if start is None else start
+    )
     if covariance == "diagonal":
-        full = jnp.full(shape, scale, dtype)
-        scales = param(f"{name}_scale", full, constraints.softplus_positive)
+        full = jnp.full(several, scale, dtype)
+        positive = constraints.softplus_positive
+        scales = param(f"{name}_scale{plural}", full, positive)
         return dist.Normal(loc, scales).to_event(len(shape))
     eye = scale * jnp.eye(shape[-1], dtype=dtype)
     scale_tril = param(
-        f"{name}_scale_tril",
-        jnp.broadcast_to(eye, (*shape, shape[-1])),
+        f"{name}_scale_tril{plural}",
+        jnp.broadcast_to(eye, (*several, shape[-1])),
         constraints.softplus_lower_cholesky,
     )
     # No validation: NumPyro would compile its checks one by one.

@@ -26,9 +26,9 @@ from numpyro.handlers import Messenger, block, seed, substitute
 from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
 from numpyro.infer.initialization import init_to_value
 
-from svgp_ppl.guides.coupled import AutoCoupled
+from svgp_ppl.guides.blocks import as_blocks, groups_of, require_processes
 from svgp_ppl.guides.fitted import guide_and_params
-from svgp_ppl.guides.processes import Shapes, off_zero, param
+from svgp_ppl.guides.processes import ProcessGuide, Shapes, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.observations import is_latent
 from svgp_ppl.runtime.compilation import call, partition
@@ -43,7 +43,7 @@ _START = 0.1
 _NUM_DRAWS = 64
 
 
-class AutoSites(AutoCoupled):
+class AutoSites(ProcessGuide):
     """q(θ, v) = q(θ) q(v | θ), a joint approximate posterior that keeps their relation.
 
     q(v) of every process is Gaussian given all other latent sites θ, and moves with
@@ -92,19 +92,23 @@ class AutoSites(AutoCoupled):
         self._origin = None if start is None else guide_and_params(start, "start")
         self._start: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._centre: dict[str, Any] | None = None
-        super().__init__(model, blocks, rest=rest, **options)
+        self._members: dict[str, Shapes | None] = {}  # as groups_of gives them
+        self.blocks = as_blocks(blocks)
+        super().__init__(model, rest=rest, **options)
 
     def _setup_prototype(self, *args, **kwargs):
         found = None
         if self._origin is not None and self._centre is None:
             self._centre, found = _fitted(self.model, *self._origin, args, kwargs)
         super()._setup_prototype(*args, **kwargs)
+        require_processes(self.blocks, self._shapes)
+        self._members = groups_of(self.blocks, self._shapes, self.prefix)
         if found is not None:
             self._start = {
                 name: _sites_at(
                     members or {name: self._shapes[name]}, found, members is not None
                 )
-                for name, members in self._members(self._shapes).items()
+                for name, members in self._members.items()
             }
 
     def _make_rest(self, model: Callable) -> AutoGuide:
@@ -118,7 +122,7 @@ class AutoSites(AutoCoupled):
     ) -> dict[str, tuple[Any, Shapes | None]]:
         priors = self._priors(values, args, kwargs)
         groups = {}
-        for name, members in self._members(self._shapes).items():
+        for name, members in self._members.items():
             shapes = members or {name: self._shapes[name]}
             shape = _shape_of(shapes, is_stacked=members is not None)
             projection, data = self._sites(name, shape, is_stacked=members is not None)
@@ -175,7 +179,7 @@ class AutoSites(AutoCoupled):
 
     def variational_names(self, params: dict) -> set[str]:
         """Names of the parameters of q(v | θ), among those of a fit."""
-        groups = self._members(self._shapes).items()
+        groups = self._members.items()
         stems = [self._stem(name, members is not None) for name, members in groups]
         return {f"{stem}_{kind}" for stem in stems for kind in ("projection", "data")}
 
@@ -190,7 +194,7 @@ class AutoSites(AutoCoupled):
             **kwargs: Keyword arguments of the model.
         """
         set_up(self, rng_key, args, kwargs)
-        auxiliary = set(self._members(self._shapes)) - set(self._shapes)
+        auxiliary = set(self._members) - set(self._shapes)
 
         def one(key):
             run: Any = seed(substitute(self, data=dict(params)), key)
