@@ -103,6 +103,10 @@ def test_joint_and_correlation_show_the_draws():
         plots.joint(draws, "f", "scale")
     with pytest.raises(ValueError, match=r"no 'g' among \['f', 'scale'\]"):
         plots.joint(draws, "g", "scale")
+    with pytest.raises(ValueError, match=r"no 'g' among \['f', 'scale'\]"):
+        plots.correlation(draws, "g")
+    with pytest.raises(ValueError, match="'scale' is one number per draw"):
+        plots.correlation(draws, "scale")
 
 
 def test_edges_join_correlated_inducing_inputs():

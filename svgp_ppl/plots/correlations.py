@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from svgp_ppl import diagnostics
+from svgp_ppl.plots.values import values_of
 
 __all__ = ["correlated_inputs", "correlation"]
 
@@ -19,6 +19,9 @@ def correlation(posterior: Any, name: str, *, ax: Axes | None = None) -> Axes:
         posterior: An ArviZ object, or arrays [chains, draws, ...] by name.
         name: Name of a site with values [M] or [Q, M].
         ax: Axes to draw on, new ones if None.
+
+    Raises:
+        ValueError: There is no such site, or it is one number per draw.
 
     Example:
         >>> ax = gp.plots.correlation(draws, "f")
@@ -57,7 +60,8 @@ def correlated_inputs(
         ax: Axes to draw on, new ones if None.
 
     Raises:
-        ValueError: z has another shape, or the threshold is out of range.
+        ValueError: As in :func:`correlation`; or z has another shape, or the threshold
+            is out of range.
 
     Example:
         >>> ax = gp.plots.correlated_inputs(draws, "f", np.hstack([z, z]))
@@ -92,6 +96,8 @@ def correlated_inputs(
 
 def _correlations(posterior: Any, name: str) -> tuple[np.ndarray, int]:
     """The matrix over all values of a site, [QM, QM], and M."""
-    values = diagnostics.arrays_of(posterior)[name]
+    values = values_of(posterior, name)
+    if values.ndim < 3:
+        raise ValueError(f"'{name}' is one number per draw: it has no correlations.")
     flat = values.reshape(-1, int(np.prod(values.shape[2:])))
     return np.corrcoef(flat.T), values.shape[-1]

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import gaussian_kde
 
 from svgp_ppl import diagnostics
+from svgp_ppl.plots.values import values_of
 
 __all__ = ["density", "ess", "joint", "psrf"]
 
@@ -133,8 +134,8 @@ def joint(
     Example:
         >>> ax = gp.plots.joint(draws, "lengthscale", ("f", (0,)))
     """
-    arrays = diagnostics.arrays_of(posterior)
-    (x, x_label), (y, y_label) = _element(arrays, first), _element(arrays, second)
+    x, x_label = _element(posterior, first)
+    y, y_label = _element(posterior, second)
     ax = plt.subplots()[1] if ax is None else ax
     for chain, (a, b) in enumerate(zip(x, y)):
         ax.plot(a, b, ".", ms=2, alpha=0.5, color=f"C{chain}", label=f"chain {chain}")
@@ -162,15 +163,14 @@ def _along(windows, values, chosen, ax: Axes | None) -> Axes:
     return ax
 
 
-def _element(arrays: dict, which) -> tuple[np.ndarray, str]:
+def _element(posterior: Any, which) -> tuple[np.ndarray, str]:
     """Draws [chains, draws] of an element, and its label."""
     name, index = (which, ()) if isinstance(which, str) else which
-    if name not in arrays:
-        raise ValueError(f"there is no '{name}' among {sorted(arrays)}.")
-    values = arrays[name][(slice(None), slice(None), *index)]
+    every = values_of(posterior, name)
+    values = every[(slice(None), slice(None), *index)]
     if values.ndim != 2:
         raise ValueError(
             f"'{name}' has an array per draw: say which element, for example "
-            f"('{name}', {(0,) * (arrays[name].ndim - 2)})."
+            f"('{name}', {(0,) * (every.ndim - 2)})."
         )
     return values, diagnostics.label(name, index)
