@@ -145,6 +145,16 @@ def test_cut_off_and_resumed(name, tmp_path, cut):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.parametrize("sampler", [NUTS(), ChEES()])
+@pytest.mark.usefixtures("optimized")
+def test_vectorized_chains_do_not_depend_on_the_blocks_of_steps(sampler, precision):
+    # One bit of a step size is a different chain some draws later.
+    options = {"num_warmup": 40, "num_samples": 20, "chain_method": "vectorized"}
+    one, many = (run(sampler, **options, block_size=size) for size in (1, 64))
+    assert_same(one, many)
+
+
 def test_a_walk_is_cut_off_at_every_step(tmp_path, cut):
     whole, path = run(Walk(0.5)), tmp_path / "chains"
     steps = [("warmup", i + 1) for i in range(12)]

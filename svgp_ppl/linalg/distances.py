@@ -35,9 +35,9 @@ def squared_distance(
 ) -> Float[Array, "N M"]:
     """Σ_d ((x_nd − y_md) / ℓ_d)² for every pair of rows, shape [N, M].
 
-    Up to 64 columns by differences, column after column. Wider inputs go through one
-    matrix product, ‖x‖² + ‖y‖² − 2 xᵀy, after moving the origin to the mean of ``y``.
-    Its terms cancel: the error is relative to the spread of the inputs and not to the
+    The origin is moved to the mean of ``x``. Up to 64 columns by differences, column
+    after column; wider inputs go through one matrix product, ‖x‖² + ‖y‖² − 2 xᵀy. Its
+    terms cancel: the error is relative to the spread of the inputs and not to the
     distance. Where a lengthscale is far below the spread of a column in which values
     repeat, float32 then treats equal points as different. From five columns on,
     derivatives are products too.
@@ -52,9 +52,8 @@ def squared_distance(
 
 @jax.custom_jvp
 def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
-    x, y = x / lengthscale, y / lengthscale
+    x, y = _about_zero(x, y, lengthscale)
     if x.shape[-1] > _MOST_EXACT_COLUMNS:
-        x, y = _centred(x, y)
         squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
     columns = y.T  # the inner loops run along a row of it
@@ -84,11 +83,9 @@ def _(primals, tangents):
     dx, dy, dl = (
         None if isinstance(t, SymbolicZero) else t / lengthscale for t in tangents
     )
-    if x.shape[-1] <= _MOST_EXACT_DERIVATIVES:
-        moved = _moved_by_columns(x / lengthscale, y / lengthscale, dx, dy, dl)
-    else:
-        centred = _centred(x / lengthscale, y / lengthscale)
-        moved = _moved_by_products(*centred, dx, dy, dl)
+    is_narrow = x.shape[-1] <= _MOST_EXACT_DERIVATIVES
+    derivative = _moved_by_columns if is_narrow else _moved_by_products
+    moved = derivative(*_about_zero(x, y, lengthscale), dx, dy, dl)
     return _scaled(*primals), 2 * moved
 
 
@@ -124,6 +121,10 @@ def _moved_by_products(x, y, dx, dy, dl) -> Array:
     return moved
 
 
-def _centred(x: Array, y: Array) -> tuple[Array, Array]:
-    centre = jax.lax.stop_gradient(jnp.mean(y, axis=0))
-    return x - centre, y - centre
+def _about_zero(x: Array, y: Array, lengthscale: Array) -> tuple[Array, Array]:
+    """Both in lengthscales from the mean of x: dates in lengthscales lose digits.
+
+    Rows without a value, NaN, do not spread to the others.
+    """
+    centre = jax.lax.stop_gradient(jnp.nanmean(x, axis=0))
+    return (x - centre) / lengthscale, (y - centre) / lengthscale

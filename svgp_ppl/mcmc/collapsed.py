@@ -31,6 +31,7 @@ from numpyro.handlers import Messenger
 from svgp_ppl.expectations import ClosedForm
 from svgp_ppl.expectations.dispatch import has_distribution_of
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
+from svgp_ppl.latent import Latent
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.marginals import Output
@@ -172,7 +173,6 @@ class _collect(Messenger):
 
     def __init__(self):
         self.shapes: dict[str, tuple] = {}
-        self._known: dict[str, Array] = {}
         self._data: list[_Data] = []
         super().__init__()
 
@@ -181,19 +181,16 @@ class _collect(Messenger):
         if msg["type"] != "sample":
             return
         expected = expected_of(msg)
-        if is_inducing(msg) and msg["value"] is None:
+        if is_inducing(msg) and not msg["is_observed"]:
             self.shapes[msg["name"]] = msg["fn"].event_shape
             msg["value"] = _Integrated(msg["fn"].event_shape)
             msg["stop"] = True
-        elif is_inducing(msg):  # conditioned on
-            self._known[msg["name"]] = jnp.asarray(msg["value"])
         elif expected is not None and msg["is_observed"]:
             _, mask = unwrapped(msg["fn"])
             weight = jnp.asarray(mask, float)
             if msg["scale"] is not None:
                 weight = weight * msg["scale"]
-            data = _data_of(expected, jnp.asarray(msg["value"]), weight, self._known)
-            self._data.append(data)
+            self._data.append(_data_of(expected, jnp.asarray(msg["value"]), weight))
             msg["stop"] = True
 
     def log_evidence(self) -> Float[Array, ""]:
@@ -238,11 +235,10 @@ class _collect(Messenger):
         ]
 
 
-def _data_of(
-    expected: Expected, y: Array, weight: Array, known: dict[str, Array]
-) -> _Data:
+def _data_of(expected: Expected, y: Array, weight: Array) -> _Data:
     """The data of a site, with the v that are known in its offset."""
     rows, offset, residual = expected.latent.given_whitened()
+    known = _known(expected.latent)
     for name, p in [output for output in rows if output[0] in known]:
         v = known[name].reshape(-1, rows[name, p].shape[1])[p]
         offset = offset + matmul(rows.pop((name, p)), v[:, None])[:, 0]
@@ -253,6 +249,16 @@ def _data_of(
     density = weight * dist.Normal(offset, scale).log_prob(y)
     constant = jnp.sum(density) - 0.5 * jnp.sum(w * residual)
     return _Data(y, rows, offset, w, constant)
+
+
+def _known(latent: Latent) -> dict[str, Array]:
+    """v of the processes that have a value, as under ``handlers.condition`` and ``do``.
+
+    What the data see counts, not the site: ``do`` leaves that as it was.
+    """
+    processes = [view.process for terms in latent.terms for view, _ in terms]
+    given = {p.name: p.qv for p in processes if isinstance(p.qv, dist.Delta)}
+    return {name: jnp.asarray(qv.v) for name, qv in given.items()}
 
 
 def _conditional(outputs: list[Output], seen: list[_Data]) -> Conditional:

@@ -59,6 +59,7 @@ class NUTSWarmup(NamedTuple):
     state: HMCState
     step_size: DualAveragingAdaptationState
     metric: Any  # BlackJAX keeps its type private to the metric core
+    tuned: NUTSTuned  # in force; computed again elsewhere it differs in the last bit
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,10 @@ class NUTS(StepsThenAdapts):
         """State of the warm-up: the identity metric and the initial step size."""
         del key
         start, _, _ = dual_averaging_adaptation(self.target_acceptance_rate)
-        return NUTSWarmup(
-            state=blackjax.nuts.init(position, logdensity_fn),
-            step_size=start(self.initial_step_size),
-            metric=self._metric_core().init(pytree_size(position)),
-        )
+        step_size = start(self.initial_step_size)
+        metric = self._metric_core().init(pytree_size(position))
+        state = blackjax.nuts.init(position, logdensity_fn)
+        return NUTSWarmup(state, step_size, metric, _in_force(step_size, metric))
 
     def schedule(self, num_warmup: int) -> Int[Array, "num_warmup 2"]:
         """Stan's windows: whether a step is slow, whether it ends a slow window."""
@@ -130,9 +130,7 @@ class NUTS(StepsThenAdapts):
 
     def current(self, warmup: NUTSWarmup) -> tuple[HMCState, NUTSTuned]:
         """Position, and the step size of dual averaging with the last metric."""
-        matrix = warmup.metric.inverse_mass_matrix
-        step_size = jnp.exp(warmup.step_size.log_step_size)
-        return warmup.state, NUTSTuned(step_size, matrix)
+        return warmup.state, warmup.tuned
 
     def adapt(
         self,
@@ -157,7 +155,7 @@ class NUTS(StepsThenAdapts):
             lambda: (start(average(step_size)), core.final(metric)),
             lambda: (step_size, metric),
         )
-        return NUTSWarmup(state, step_size, metric)
+        return NUTSWarmup(state, step_size, metric, _in_force(step_size, metric))
 
     def finish(self, warmup: NUTSWarmup) -> tuple[HMCState, NUTSTuned]:
         """Position, and the averaged step size with the last metric."""
@@ -199,3 +197,8 @@ class NUTS(StepsThenAdapts):
     def _metric_core(self) -> MetricCore:
         name = {"diagonal": "welford_diag", "dense": "welford_dense"}[self.metric]
         return lookup_recipe(name).build_core()
+
+
+def _in_force(step_size: Any, metric: Any) -> NUTSTuned:
+    """The step size of dual averaging with the last metric."""
+    return NUTSTuned(jnp.exp(step_size.log_step_size), metric.inverse_mass_matrix)
