@@ -129,6 +129,7 @@ MAY_IMPORT = {
     "mcmc.collapsed": {
         "expectations",
         "handlers",
+        "latent",
         "likelihoods",
         "linalg",
         "marginals",
