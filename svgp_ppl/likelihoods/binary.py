@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import log_ndtr, ndtr, ndtri
+from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
 from svgp_ppl.expectations import (
@@ -19,7 +19,7 @@ from svgp_ppl.expectations.predictive import (
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
-from svgp_ppl.likelihoods.probit import NEAREST_ZERO, mean_log_ndtr
+from svgp_ppl.likelihoods.probit import NEAREST_ZERO, log_ndtr, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal

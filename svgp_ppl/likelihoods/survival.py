@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import gamma, gammaln, log_ndtr
+from jax.scipy.special import gamma, gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
@@ -26,7 +26,7 @@ from svgp_ppl.expectations.predictive import (
 )
 from svgp_ppl.likelihoods.counts import rate_of
 from svgp_ppl.likelihoods.gaussian import Gaussian
-from svgp_ppl.likelihoods.probit import mean_log_ndtr
+from svgp_ppl.likelihoods.probit import log_ndtr, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
