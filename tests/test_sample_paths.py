@@ -405,3 +405,11 @@ def test_conditioned_values_are_the_point():
     value = sites["y"]["fn"].latent.mean
     a, _ = projection(Z, Z, 1.3, 0.7)
     np.testing.assert_allclose(value, a @ np.full(4, 0.7), atol=0.01)
+
+
+def test_values_that_do_gives_are_refused():
+    """They are out of sight: only p(f | v) would be left out, without a word."""
+    held = numpyro.handlers.do(one_process, {"f": jnp.full(4, 0.7)})
+    posterior = {"f": np.zeros((2, 4))}
+    with pytest.raises(ValueError, match=r"sees \['f'\].*handlers.condition"):
+        gp.draw_functions(random.key(0), held, posterior, Z)

@@ -153,6 +153,24 @@ def test_student_t(precision):
         _agree(_ours(lk.StudentT, (df, scale), y), exact, wanted)
 
 
+@mostly_single
+@pytest.mark.parametrize("df", [1e3, 1e4, 1e6])
+def test_student_t_of_many_degrees_of_freedom(df, precision):
+    mean, sd, scale = np.array([0.0, 0.7, -3.0]), np.array([1e-6, 0.8, 2.0]), 0.9
+    y, likelihood = np.array([0.0, 1.0, 2.0]), lk.StudentT(df, scale)
+    at = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
+    exact = []
+    for m, s, datum in zip(mean, sd, y):
+        f, weights = _panels(m, s, datum, scale)
+        log_q = st.norm.logpdf(f, m, s) + np.log(weights)
+        log_p = st.t.logpdf(datum, df, f, scale)
+        exact.append((np.sum(np.exp(log_q) * log_p), logsumexp(log_q + log_p)))
+    expected = variational_expectation(likelihood, jnp.asarray(y), at)
+    density = log_predictive_density(likelihood, jnp.asarray(y), at)
+    np.testing.assert_allclose(expected, np.array(exact)[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(density, np.array(exact)[:, 1], rtol=2e-5)
+
+
 def test_the_logarithm_of_one_plus_a_square():
     """5e-6 for E x² up to 1e10, by the trapezoidal rule in asinh x."""
     s = np.linspace(-35.0, 35.0, 40_001)

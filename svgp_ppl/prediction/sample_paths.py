@@ -17,7 +17,7 @@ from jaxtyping import Array
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.observations import observe_sites
+from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
 from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel
 
@@ -59,9 +59,10 @@ def draw_functions(
         Site name -> latent functions, [num_draws, N] or [num_draws, N, Q].
 
     Raises:
-        ValueError: An argument is none of these; the posterior misses a process; there
-            are too many rows for ``"exact"``, or no known spectrum or too few features
-            for ``"pathwise"``; or a factorisation failed.
+        ValueError: An argument is none of these; the posterior misses a process; one
+            has its values from ``numpyro.handlers.do``; there are too many rows for
+            ``"exact"``, or no known spectrum or too few features for ``"pathwise"``; or
+            a factorisation failed.
 
     Example:
         >>> import svgp_ppl as gp
@@ -90,7 +91,7 @@ def draw_functions(
 
     draws = runs.over_draws(
         choose,
-        lambda sites, *_: {n: e.latent.mean for n, e in observe_sites(sites).items()},
+        lambda sites, *_: {n: _values(e, n) for n, e in observe_sites(sites).items()},
         ("sample paths", num_draws, method, num_features),
         key_choice,
         key_runs,
@@ -101,6 +102,17 @@ def draw_functions(
     for name, values in draws.items():
         _require_finite(name, values)
     return draws
+
+
+def _values(expected: Expected, name: str) -> Array:
+    """The functions at the inputs; nothing is left that would be random."""
+    if any(expected.latent.terms):
+        raise ValueError(
+            f"site '{name}' sees {sorted(expected.latent.process_names)} at values from "
+            "numpyro.handlers.do, which hides them: no function can be drawn there. Use "
+            "numpyro.handlers.condition."
+        )
+    return expected.latent.mean
 
 
 def _numbers_of_a_draw(
