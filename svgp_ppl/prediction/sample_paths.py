@@ -107,10 +107,10 @@ def draw_functions(
 def _values(expected: Expected, name: str) -> Array:
     """The functions at the inputs; nothing is left that would be random."""
     if any(expected.latent.terms):
+        names = sorted(expected.latent.process_names)
         raise ValueError(
-            f"site '{name}' sees {sorted(expected.latent.process_names)} at values from "
-            "numpyro.handlers.do, which hides them: no function can be drawn there. Use "
-            "numpyro.handlers.condition."
+            f"site '{name}' sees {names} at values from numpyro.handlers.do, which "
+            "hides them: no function can be drawn there. Use numpyro.handlers.condition."
         )
     return expected.latent.mean
 
