@@ -34,7 +34,7 @@ from svgp_ppl.likelihoods.gaussian import mean_log_one_plus_square
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.likelihoods.probit import mean_log_ndtr
 from svgp_ppl.marginals import Marginal
-from tests.conftest import mostly_single
+from tests.conftest import mostly_double, mostly_single
 
 # Means to ±100 and variances from 1e-8 to 1e4, all exact in float32; every third mean
 # is within two standard deviations of the bend.
@@ -219,6 +219,32 @@ def test_poisson_is_finite(precision):
         sane = exact > -50.0
         assert np.sum(sane) > 10
         np.testing.assert_allclose(values[sane], exact[sane], atol=1e-4, rtol=1e-5)
+
+
+@mostly_double
+def test_the_density_of_a_likelihood_with_two_modes(precision):
+    """One written by a user, of which nothing is registered."""
+
+    def of_square(f):
+        return dist.Normal(jnp.square(f), 0.1)
+
+    def of_sign(f):
+        weights = dist.Categorical(jnp.array([0.3, 0.7]))
+        parts = dist.Normal(jnp.stack([f, -f], -1), 0.1)
+        return dist.MixtureSameFamily(weights, parts)
+
+    mean, sd = np.array([0.0, 0.0, 1.0]), np.array([10.0, 1.0, 0.1])
+    at = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
+    for likelihood, y in ((of_square, 4.0), (of_sign, 2.0)):
+        exact = []
+        for m, s in zip(mean, sd):
+            sides = [_panels(m, s, place, 0.1) for place in (-2.0, 2.0)]
+            halves = [(f[f * c > 0], w[f * c > 0]) for (f, w), c in zip(sides, (-1, 1))]
+            f, weights = map(np.concatenate, zip(*halves))
+            log_p = np.asarray(likelihood(jnp.asarray(f)).log_prob(y), float)
+            exact.append(logsumexp(log_p + st.norm.logpdf(f, m, s) + np.log(weights)))
+        found = log_predictive_density(likelihood, jnp.full(3, y), at)
+        np.testing.assert_allclose(found, exact, atol=1e-4)
 
 
 def test_the_density_of_a_tiny_positive_number():

@@ -16,7 +16,12 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from svgp_ppl.expectations.dispatch import by_likelihood
-from svgp_ppl.expectations.log_average import climb, log_average_by_trapezoid
+from svgp_ppl.expectations.log_average import (
+    climb,
+    highest_peaks,
+    is_log_concave,
+    log_average_by_trapezoid,
+)
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
     average,
@@ -25,6 +30,7 @@ from svgp_ppl.expectations.nodes import (
     num_components,
     points,
 )
+from svgp_ppl.expectations.trapezoid import nearest_singularity
 from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.rows import in_batches
@@ -39,6 +45,9 @@ __all__ = [
 # Quasi-Monte Carlo for four and more components, in blocks to bound the memory.
 _NUM_POINTS = 4096
 _POINTS_AT_A_TIME = 256
+# Modes of the integrand that are looked for where nothing is known of a likelihood. The
+# time grows like the square of their number, and that of two other grids.
+_NUM_PEAKS = 2
 # Labels whose probabilities are computed together, sharing the points.
 _LABELS_AT_A_TIME = 16
 
@@ -65,12 +74,23 @@ def log_predictive_density(
     if value is None:
         width = num_components(marginal)
         if width == 1:
-            value = log_average_by_trapezoid(likelihood, y, marginal)
+            starts = _starts(likelihood, y, marginal)
+            value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
             value = _by_recentred_hermite(likelihood, y, marginal)
         else:
             value = _by_quasi_monte_carlo(likelihood, y, marginal)
     return marginal.log_average(value)
+
+
+def _starts(likelihood, y: Array, marginal: Marginal) -> Array | None:
+    """Peaks from which to climb, where nothing is registered of the likelihood.
+
+    One of a user may have several modes, such as N(y; f², σ²).
+    """
+    if is_log_concave(likelihood) or nearest_singularity(likelihood, y) is not None:
+        return None
+    return jax.lax.stop_gradient(highest_peaks(likelihood, y, marginal, _NUM_PEAKS))
 
 
 @by_likelihood
