@@ -161,3 +161,26 @@ def test_one_thread_for_as_long_as_anybody_needs_it():
         assert threads() == {1}  # another fit is still running
         second.__exit__(None, None, None)
         assert threads() == before
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.parametrize("num_columns", [1, 3, 6, 70])
+def test_distances_far_from_zero(num_columns, precision):
+    """Whole days from the year 1 are exact in float32, and so are their differences."""
+    days = np.random.default_rng(0).integers(0, 200, (40, num_columns))
+    x = 737_425.0 + days
+    lengthscale = 7.0 * num_columns**0.5
+    exact = np.sum((days[:10, None] - days) ** 2, axis=-1) / lengthscale**2
+    near, far = jnp.asarray(x[:10], "float32"), jnp.asarray(x, "float32")
+    found = linalg.squared_distance(near, far, lengthscale)
+    tolerance = 1e-5 if num_columns <= 64 else 1e-3  # of wide inputs, by a product
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=tolerance)
+    # d/dℓ = −2 d²/ℓ.
+    slope = jax.jacfwd(lambda ell: linalg.squared_distance(near, far, ell))(lengthscale)
+    np.testing.assert_allclose(slope, -2 * exact / lengthscale, rtol=1e-4, atol=1e-3)
+
+
+def test_a_row_without_a_value_is_alone():
+    x = jnp.array([[0.0], [1.0], [jnp.nan]])
+    found = linalg.squared_distance(x, x)
+    np.testing.assert_array_equal(found[:2, :2], [[0.0, 1.0], [1.0, 0.0]])

@@ -199,7 +199,7 @@ class _StudentT(dist.StudentT):
 
 def _log_peak(df: Value, scale: Value) -> Array:
     # p(y|y) = 1 / (s √df B(df/2, 1/2)), instead of two log Γ that nearly cancel.
-    df = jnp.asarray(df, float)
+    df = 1.0 * jnp.asarray(df)
     return -betaln(0.5 * df, 0.5) - 0.5 * jnp.log(df) - jnp.log(scale)
 
 
