@@ -563,6 +563,34 @@ def test_deterministic_sites_are_computed_at_the_new_inputs():
     assert np.max(np.abs(paths - 5.0 * far[:, 0])) < 6.0
 
 
+@pytest.mark.parametrize("rest", [None, AutoNormal])
+def test_a_latent_value_of_every_datum_belongs_to_these_data(rest):
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x)):
+            extra = numpyro.sample("extra", dist.Normal(0.0, 2.0))
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + extra, obs=y)
+
+    v = np.zeros((2000, len(GAUSSIAN_Z)))
+    posterior = {"f": v, "extra": np.zeros((2000, len(GAUSSIAN_X)))}
+    if rest is not None:
+        guide = gp.AutoGaussian(model, rest=rest)
+        options = {"num_steps": 2, "progress": False}
+        posterior = gp.fit(
+            random.key(0), model, guide, GAUSSIAN_X, GAUSSIAN_Y, **options
+        )
+    # Before the model adds 40 values to 4 rows of f.
+    with pytest.raises(ValueError, match=r"needs \(4,\).*draws that leave it out"):
+        gp.predict(model, posterior, GAUSSIAN_X[:4], key=random.key(1))
+    anew = gp.predict(model, {"f": v}, GAUSSIAN_X[:4], key=random.key(1))["y"]
+    without = gp.predict(
+        numpyro.handlers.condition(model, data={"extra": jnp.zeros(4)}),
+        {"f": v[:1]}, GAUSSIAN_X[:4],
+    )["y"]  # fmt: skip
+    more = anew.latent_variance - without.latent_variance
+    np.testing.assert_allclose(more, 4.0, rtol=0.15)
+
+
 @pytest.mark.parametrize("rest", [None, AutoDelta, AutoNormal])
 def test_new_groups_are_not_the_last_one(rest):
     def model(x, group, num_groups, y=None):

@@ -168,7 +168,7 @@ class PosteriorModel:
 
         def facts(args, kwargs, leaves, key):
             posterior = self._one(leaves, 0)
-            return function(*self._traces(posterior, key, args, kwargs, _undrawn))
+            return function(*self._traces(posterior, key, args, kwargs, _of_shapes))
 
         key = random.key(0) if self.key is None else self.key
         return look(facts, self._args, self._kwargs, self._leaves, key)
@@ -183,7 +183,6 @@ class PosteriorModel:
         def facts(guide_trace, sites) -> _Facts:
             require_all_rows(sites, _lengths((self._args, self._kwargs)))
             require_params({**guide_trace, **sites}, self.posterior)
-            require_sizes(sites)
             if isinstance(self.posterior, Samples):
                 require_values(sites, self.posterior, self.key)
             if isinstance(self.posterior, Guide):
@@ -347,8 +346,8 @@ def keys_of(key, indices: Array) -> Any:
     return jax.vmap(lambda index: random.fold_in(key, index))(indices)
 
 
-def _undrawn(model: Callable) -> Callable:
-    """The model with zeros for data that it would draw: facts need only their shape."""
+def _of_shapes(model: Callable) -> Callable:
+    """The model with zeros for data that it would draw; all shapes must be its own."""
 
     def zeros(site: dict) -> Array | None:
         expected = expected_of(site)
@@ -357,7 +356,7 @@ def _undrawn(model: Callable) -> Callable:
         kind = int if expected.support.is_discrete else float
         return jnp.zeros(site["fn"].shape(), kind)
 
-    return substitute(model, substitute_fn=zeros)
+    return require_sizes(substitute(model, substitute_fn=zeros))
 
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:

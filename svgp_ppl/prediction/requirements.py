@@ -1,7 +1,10 @@
 """What a posterior must have for a model that is run under it: values for its sites."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
+from numpyro.handlers import Messenger
 
 from svgp_ppl.checks import is_concrete
 from svgp_ppl.guides.fitted import Guide
@@ -45,26 +48,33 @@ def require_same_latents(guide_trace: dict[str, dict], sites: dict[str, dict]) -
         )
 
 
-def require_sizes(sites: dict[str, dict]) -> None:
-    """Refuse values for other numbers of groups: JAX would take the last for new ones.
+class require_sizes(Messenger):
+    """Refuses values for other numbers of groups: JAX would take the last for new ones.
 
-    A draw of one site for every group has the shape of the model in all dimensions. A
-    guide, which is replayed, gives a plate its own rows, and the size shows it.
+    A NumPyro handler, outside of those that give the values, so that it comes before
+    what the model makes of them. A draw of one site for every group has the shape of
+    the model in all dimensions. A guide, which is replayed, gives a plate its own rows,
+    and the size shows it.
     """
-    for name, site in sites.items():
-        has = needs = ()
-        if site["type"] == "plate":
-            size, rows = site["args"]
-            if rows in (None, size):
-                has, needs = jnp.shape(site["value"]), (size,)
-        elif is_latent(site):
-            draws = tuple(site["kwargs"].get("sample_shape") or ())
-            has, needs = jnp.shape(site["value"]), draws + site["fn"].shape()
+
+    def process_message(self, msg: Any) -> None:
+        """Compare the shape of a value with that which the site would draw."""
+        name, value = msg["name"], msg["value"]
+        if value is None:
+            return
+        has = needs = jnp.shape(value)
+        if msg["type"] == "plate":
+            size, rows = msg["args"]
+            needs = (size,) if rows in (None, size) else has
+        elif is_latent(msg):
+            needs = tuple(msg["kwargs"].get("sample_shape") or ()) + msg["fn"].shape()
         if has != needs:
             raise ValueError(
                 f"the posterior has values of '{name}' of shape {has}, and the model "
                 f"needs {needs}. If groups are new, keep the plate as it was and draw "
-                "their values from the distribution of a group, at a site of its own."
+                "their values from the distribution of a group, at a site of its own. "
+                "If every datum has a latent value, predict from draws that leave it "
+                "out: with key=jax.random.key(...) it is drawn anew."
             )
 
 
