@@ -221,6 +221,37 @@ def test_poisson_is_finite(precision):
         np.testing.assert_allclose(values[sane], exact[sane], atol=1e-4, rtol=1e-5)
 
 
+def test_a_climb_does_not_go_back_and_forth():
+    """Between two points of one height, as here a step of its own length once did."""
+    at = Marginal(jnp.array([450.0]), jnp.array([900.0]))
+    # The mass is about the step, 15 standard deviations away.
+    f = np.linspace(-900.0, 500.0, 400_001)
+    exact = logsumexp(st.norm.logpdf(f, 450.0, 30.0) - np.logaddexp(0, f))
+    exact += np.log(f[1] - f[0])
+    found = log_predictive_density(lk.Bernoulli(), jnp.array([0]), at)
+    np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
+@mostly_double
+@pytest.mark.parametrize("gap", [5.0, 100.0, 600.0])
+def test_the_probability_of_a_wide_class(gap, precision):
+    ends = np.array([-gap / 2, gap / 2])
+    mean = np.array([0.0, 0.4 * gap, -0.6 * gap, 0.1 * gap])
+    sd = np.array([0.3, 0.5, 0.5, 1.0]) * gap
+    exact = []
+    for m, s in zip(mean, sd):
+        f = np.linspace(m - 12 * s, m + 12 * s, 400_001)
+        log_p = -np.logaddexp(0, f - ends[1]) - np.logaddexp(0, ends[0] - f)
+        log_p = log_p + np.log(-np.expm1(-gap)) + st.norm.logpdf(f, m, s)
+        exact.append(logsumexp(log_p) + np.log(f[1] - f[0]))
+    at = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
+    likelihood = lk.Ordinal(ends)
+    each = [log_predictive_density(likelihood, jnp.full(4, k), at) for k in range(3)]
+    tolerance = 1e-4 if precision == 32 else 1e-6
+    np.testing.assert_allclose(each[1], exact, atol=tolerance)
+    np.testing.assert_allclose(np.sum(np.exp(each), axis=0), 1.0, atol=tolerance)
+
+
 @mostly_double
 def test_the_density_of_a_likelihood_with_two_modes(precision):
     """One written by a user, of which nothing is registered."""

@@ -231,7 +231,7 @@ def climb(objective: Callable, direction: Callable, start: Array) -> Array:
         along = direction(e)
         wide = length.reshape(*length.shape, *(1,) * (e.ndim - length.ndim))
         moved = e + wide * along
-        better = objective(moved) >= objective(e)
+        better = objective(moved) > objective(e)
         keep = better.reshape(wide.shape)
         length = jnp.where(better, jnp.minimum(2.0 * length, 1.0), 0.5 * length)
         return (jnp.where(keep, moved, e), length), None

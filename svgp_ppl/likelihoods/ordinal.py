@@ -25,13 +25,21 @@ from svgp_ppl.expectations import (
     is_log_concave,
     nearest_singularity,
 )
-from svgp_ppl.expectations.predictive import predictive_mean_and_variance
+from svgp_ppl.expectations.predictive import (
+    closed_form_log_predictive,
+    log_average_by_trapezoid,
+    predictive_mean_and_variance,
+)
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Ordinal"]
+
+# A class is a box from this width on, in units of the logistic error, and its
+# probability a difference, where that is no smaller.
+_WIDE, _LEAST_SHARE = 10.0, 1e-3
 
 
 @register_dataclass
@@ -178,6 +186,24 @@ def _(likelihood: Ordinal, y):
     y, last = jnp.asarray(y, int), cutpoints.shape[0] - 1
     ends = cutpoints[jnp.clip(y, 0, last)], cutpoints[jnp.clip(y - 1, 0, last)]
     return 0.5 * (ends[0] + ends[1]), jnp.pi
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Ordinal, y, marginal: Marginal):
+    # A wide class under a wide marginal is a box, whose two ends no grid has in common:
+    # P = E σ(u − f) − E σ(l − f), or that of −f, whichever keeps its digits.
+    cutpoints = jnp.asarray(likelihood.cutpoints, marginal.mean.dtype)
+    y, last = jnp.asarray(y, int), cutpoints.shape[0]
+    upper = cutpoints[jnp.clip(y, 0, last - 1)] - marginal.mean
+    lower = cutpoints[jnp.clip(y - 1, 0, last - 1)] - marginal.mean
+    is_wide = (y > 0) & (y < last) & (upper - lower > _WIDE)
+    is_below = upper + lower < 0.0
+    near, far = jnp.where(is_below, upper, -lower), jnp.where(is_below, lower, -upper)
+    share = mean_sigmoid(near, marginal.variance)[0]
+    share = share - mean_sigmoid(far, marginal.variance)[0]
+    is_box = is_wide & (share > _LEAST_SHARE)
+    box = jnp.log(jnp.where(is_box, share, 1.0))
+    return jnp.where(is_box, box, log_average_by_trapezoid(likelihood, y, marginal))
 
 
 @predictive_mean_and_variance.register
