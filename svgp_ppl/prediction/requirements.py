@@ -59,14 +59,14 @@ class require_sizes(Messenger):
 
     def process_message(self, msg: Any) -> None:
         """Compare the shape of a value with that which the site would draw."""
-        name, value = msg["name"], msg["value"]
-        if value is None:
+        is_plate = msg["type"] == "plate"
+        if msg["value"] is None or not (is_plate or is_latent(msg)):
             return
-        has = needs = jnp.shape(value)
-        if msg["type"] == "plate":
+        name, has = msg["name"], jnp.shape(msg["value"])
+        if is_plate:
             size, rows = msg["args"]
             needs = (size,) if rows in (None, size) else has
-        elif is_latent(msg):
+        else:
             needs = tuple(msg["kwargs"].get("sample_shape") or ()) + msg["fn"].shape()
         if has != needs:
             raise ValueError(
