@@ -411,5 +411,5 @@ def test_values_that_do_gives_are_refused():
     """They are out of sight: only p(f | v) would be left out, without a word."""
     held = numpyro.handlers.do(one_process, {"f": jnp.full(4, 0.7)})
     posterior = {"f": np.zeros((2, 4))}
-    with pytest.raises(ValueError, match=r"sees \['f'\].*Use its condition"):
+    with pytest.raises(ValueError, match=r"sees \['f'\].*handlers.condition"):
         gp.draw_functions(random.key(0), held, posterior, Z)

@@ -23,11 +23,11 @@ from svgp_ppl.checks import is_concrete
 from svgp_ppl.expectations import (
     closed_form_expectation,
     is_log_concave,
+    log_average_by_trapezoid,
     nearest_singularity,
 )
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
-    log_average_by_trapezoid,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
@@ -37,8 +37,8 @@ from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Ordinal"]
 
-# A class is a box from this width on, in units of the logistic error, and its
-# probability a difference, where that is no smaller.
+# A class at least this wide, in units of the logistic error, has its probability from a
+# difference, where that is at least this.
 _WIDE, _LEAST_SHARE = 10.0, 1e-3
 
 
@@ -141,14 +141,18 @@ class _OrderedLogistic(dist.Distribution):
 
 def _by_ends(cutpoints: Array, y, below_upper, above_lower) -> Array:
     """log P or its expectation, from what each end of the class of y gives."""
-    y, last = jnp.asarray(y, int), cutpoints.shape[0]
-    upper = cutpoints[jnp.clip(y, 0, last - 1)]
-    lower = cutpoints[jnp.clip(y - 1, 0, last - 1)]
-    has_lower, has_upper = y > 0, y < last
+    lower, upper, has_lower, has_upper = _ends(cutpoints, y)
     gap = jnp.where(has_lower & has_upper, upper - lower, 1.0)
     log_gap = jnp.where(has_lower & has_upper, jnp.log(-jnp.expm1(-gap)), 0.0)
     first = jnp.where(has_upper, below_upper(upper), 0.0)
     return first + jnp.where(has_lower, above_lower(lower), 0.0) + log_gap
+
+
+def _ends(cutpoints: Array, y) -> tuple[Array, Array, Array, Array]:
+    """Both ends of the class of y, and whether it has them (else it is the other)."""
+    y, last = jnp.asarray(y, int), cutpoints.shape[0]
+    lower, upper = (cutpoints[jnp.clip(k, 0, last - 1)] for k in (y - 1, y))
+    return lower, upper, y > 0, y < last
 
 
 def _moments_of_class(above: Array) -> tuple[Array, Array]:
@@ -182,10 +186,8 @@ def _(likelihood: Ordinal):
 @nearest_singularity.register
 def _(likelihood: Ordinal, y):
     # The singularities of σ at both ends of the class, c ± i π: between them.
-    cutpoints = jnp.asarray(likelihood.cutpoints)
-    y, last = jnp.asarray(y, int), cutpoints.shape[0] - 1
-    ends = cutpoints[jnp.clip(y, 0, last)], cutpoints[jnp.clip(y - 1, 0, last)]
-    return 0.5 * (ends[0] + ends[1]), jnp.pi
+    lower, upper, *_ = _ends(jnp.asarray(likelihood.cutpoints), y)
+    return 0.5 * (lower + upper), jnp.pi
 
 
 @closed_form_log_predictive.register
@@ -193,10 +195,9 @@ def _(likelihood: Ordinal, y, marginal: Marginal):
     # A wide class under a wide marginal is a box, whose two ends no grid has in common:
     # P = E σ(u − f) − E σ(l − f), or that of −f, whichever keeps its digits.
     cutpoints = jnp.asarray(likelihood.cutpoints, marginal.mean.dtype)
-    y, last = jnp.asarray(y, int), cutpoints.shape[0]
-    upper = cutpoints[jnp.clip(y, 0, last - 1)] - marginal.mean
-    lower = cutpoints[jnp.clip(y - 1, 0, last - 1)] - marginal.mean
-    is_wide = (y > 0) & (y < last) & (upper - lower > _WIDE)
+    lower, upper, has_lower, has_upper = _ends(cutpoints, y)
+    is_wide = has_lower & has_upper & (upper - lower > _WIDE)
+    lower, upper = lower - marginal.mean, upper - marginal.mean
     is_below = upper + lower < 0.0
     near, far = jnp.where(is_below, upper, -lower), jnp.where(is_below, lower, -upper)
     share = mean_sigmoid(near, marginal.variance)[0]

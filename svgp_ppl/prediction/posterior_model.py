@@ -347,7 +347,10 @@ def keys_of(key, indices: Array) -> Any:
 
 
 def _of_shapes(model: Callable) -> Callable:
-    """The model with zeros for data that it would draw; all shapes must be its own."""
+    """The model with zeros for data that it would draw: facts need only their shape.
+
+    Values of other sizes than the model would draw are refused.
+    """
 
     def zeros(site: dict) -> Array | None:
         expected = expected_of(site)

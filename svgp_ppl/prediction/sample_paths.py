@@ -110,7 +110,8 @@ def _values(expected: Expected, name: str) -> Array:
         names = sorted(expected.latent.process_names)
         raise ValueError(
             f"site '{name}' sees {names} at values from numpyro.handlers.do, which "
-            "hides them: no function can be drawn there. Use its condition instead."
+            "hides them: no function can be drawn there. "
+            "Use numpyro.handlers.condition."
         )
     return expected.latent.mean
 
