@@ -308,6 +308,8 @@ def test_waic_is_that_of_arviz_where_it_has_one():
     np.testing.assert_allclose(found.pointwise, expected, rtol=1e-6)
     np.testing.assert_allclose(found.elpd, expected.sum(), rtol=1e-6)
     np.testing.assert_allclose(found.num_parameters, terms.var(axis=0).sum(), rtol=1e-6)
+    # As for leaving one out; ArviZ divides by N in the variance.
+    assert found.standard_error == pytest.approx(np.sqrt(12 * expected.var(ddof=1)))
     # Asymptotically the same as leaving one out.
     np.testing.assert_allclose(found.elpd, diagnostics.loo(posterior).elpd, atol=0.1)
     with pytest.raises(ValueError, match="log_likelihood=True"):

@@ -92,10 +92,10 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
         pointwise[varies] = np.ravel(_first(found, "elpd_i", "loo_i"))
         pareto_k[varies] = np.ravel(found.pareto_k)
         num_parameters = float(_first(found, "p", "p_loo"))
-    num_draws, num_data = values.shape[0] * values.shape[1], len(pointwise)
+    num_draws = values.shape[0] * values.shape[1]
     return LOO(
         elpd=float(np.sum(pointwise)),
-        standard_error=float(np.sqrt(num_data * np.var(pointwise, ddof=num_data > 1))),
+        standard_error=_standard_error(pointwise),
         num_parameters=num_parameters,
         pointwise=pointwise,
         pareto_k=pareto_k,
@@ -131,12 +131,19 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
         )
     site, values = _log_likelihood_of(posterior, site)
     found = _by_arviz(arviz.waic, posterior, site, values)
+    pointwise = np.ravel(found.waic_i)
     return WAIC(
         elpd=float(found.elpd_waic),
-        standard_error=float(found.se),
+        standard_error=_standard_error(pointwise),
         num_parameters=float(found.p_waic),
-        pointwise=np.ravel(found.waic_i),
+        pointwise=pointwise,
     )
+
+
+def _standard_error(pointwise: np.ndarray) -> float:
+    """√(N Var) with N − 1 in Var (Vehtari, Gelman & Gabry 2017, eq. 23)."""
+    num_data = len(pointwise)
+    return float(np.sqrt(num_data * np.var(pointwise, ddof=num_data > 1)))
 
 
 def _log_likelihood_of(posterior: Any, site: str | None) -> tuple[str, np.ndarray]:

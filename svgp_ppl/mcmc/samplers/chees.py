@@ -15,7 +15,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     chees_start_and_update,
     halton_sequence,
 )
-from svgp_ppl.mcmc.samplers.hmc import HMCInfo, squared_distance, unit_masses
+from svgp_ppl.mcmc.samplers.hmc import HMCInfo, hmc_info, trajectory, unit_masses
 from svgp_ppl.mcmc.samplers.sampler import CHAINS, require_numbers
 
 __all__ = ["ChEES", "ChEESTuned", "ChEESWarmup"]
@@ -151,39 +151,20 @@ class ChEES:
         return new, statistics
 
     def _move(self, key, state: Any, logdensity_fn, tuned: ChEESTuned):
-        kernel = blackjax.dynamic_hmc.build_kernel(
-            divergence_threshold=self.divergence_threshold,
-            next_random_arg_fn=lambda draw: draw + 1,
-            integration_steps_fn=self._num_steps,
-        )
-        longest = jnp.clip(
-            tuned.trajectory_length / tuned.step_size, 1, self.max_num_steps
-        )
-        new, info = kernel(
+        """The new state, BlackJAX's info and the statistics."""
+        step_size = tuned.step_size
+        longest = jnp.clip(tuned.trajectory_length / step_size, 1, self.max_num_steps)
+        new, info = trajectory(
             key,
             state,
             logdensity_fn,
-            tuned.step_size,
-            unit_masses(state.position),
-            (longest,),
+            step_size,
+            longest,
+            _num_steps,
+            self.divergence_threshold,
         )
-        return (
-            new,
-            info,
-            HMCInfo(
-                diverging=info.is_divergent,
-                step_size=tuned.step_size,
-                max_steps=jnp.ceil(longest).astype(int),
-                n_steps=info.num_integration_steps,
-                energy=info.energy,
-                acceptance_rate=info.acceptance_rate,
-                lp=jnp.asarray(new.logdensity),
-                squared_jump=squared_distance(new.position, state.position),
-            ),
-        )
-
-    def _num_steps(self, draw, longest) -> Any:
-        return jnp.ceil(_jitter(draw) * longest).astype(int)
+        max_steps = jnp.ceil(longest).astype(int)
+        return new, info, hmc_info(info, state, new, step_size, max_steps)
 
     def _adaptation(self):
         """BlackJAX's start and update."""
@@ -200,3 +181,7 @@ class ChEES:
 def _jitter(draw) -> Any:
     """The share of the trajectory that is followed at a draw, in (0, 1)."""
     return halton_sequence(draw, _HALTON_BITS)
+
+
+def _num_steps(draw, longest) -> Any:
+    return jnp.ceil(_jitter(draw) * longest).astype(int)

@@ -28,8 +28,10 @@ __all__ = [
     "HMCInfo",
     "HMCTuned",
     "HMCWarmup",
+    "hmc_info",
     "hmc_step",
     "squared_distance",
+    "trajectory",
     "unit_masses",
 ]
 
@@ -146,16 +148,7 @@ class HMC(AdaptsOnHost):
         new, info = hmc_step(
             key, state, logdensity_fn, tuned, self.divergence_threshold
         )
-        return new, HMCInfo(
-            diverging=info.is_divergent,
-            step_size=tuned.step_size,
-            max_steps=tuned.max_steps,
-            n_steps=info.num_integration_steps,
-            energy=info.energy,
-            acceptance_rate=info.acceptance_rate,
-            lp=jnp.asarray(new.logdensity),
-            squared_jump=squared_distance(new.position, state.position),
-        )
+        return new, hmc_info(info, state, new, *tuned)
 
     def _coordinates(self) -> list[np.ndarray]:
         return [log_grid(self.step_size_bounds), step_grid(self.max_steps_bounds)]
@@ -166,18 +159,45 @@ def hmc_step(key, state: Any, logdensity_fn, tuned: Any, divergence_threshold):
 
     ``tuned`` has a ``step_size`` and ``max_steps``.
     """
+    tuning = tuned.step_size, tuned.max_steps
+    return trajectory(
+        key, state, logdensity_fn, *tuning, _num_steps, divergence_threshold
+    )
+
+
+def trajectory(
+    key,
+    state: Any,
+    logdensity_fn,
+    step_size,
+    longest,
+    num_steps: Callable,
+    divergence_threshold,
+):
+    """``num_steps(draw, longest)`` leapfrog steps from new momenta, unit masses.
+
+    The new state and BlackJAX's info.
+    """
     kernel = blackjax.dynamic_hmc.build_kernel(
         divergence_threshold=divergence_threshold,
         next_random_arg_fn=lambda draw: draw + 1,
-        integration_steps_fn=_num_steps,
+        integration_steps_fn=num_steps,
     )
-    return kernel(
-        key,
-        state,
-        logdensity_fn,
-        tuned.step_size,
-        unit_masses(state.position),
-        (tuned.max_steps,),
+    ones = unit_masses(state.position)
+    return kernel(key, state, logdensity_fn, step_size, ones, (longest,))
+
+
+def hmc_info(info: Any, old: Any, new: Any, step_size, max_steps) -> HMCInfo:
+    """The statistics of a trajectory from one state to another."""
+    return HMCInfo(
+        diverging=info.is_divergent,
+        step_size=step_size,
+        max_steps=max_steps,
+        n_steps=info.num_integration_steps,
+        energy=info.energy,
+        acceptance_rate=info.acceptance_rate,
+        lp=jnp.asarray(new.logdensity),
+        squared_jump=squared_distance(new.position, old.position),
     )
 
 
