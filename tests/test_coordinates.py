@@ -17,12 +17,8 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed
-from svgp_ppl.mcmc.coordinates import (
-    OTHERS,
-    Coordinates,
-    _finite_sites,
-    fitted_start,
-)
+from svgp_ppl.mcmc.affine import OTHERS, Coordinates
+from svgp_ppl.mcmc.coordinates import _finite_sites, fitted_start
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
@@ -46,6 +42,18 @@ def with_mean(x, y=None):
     f = gp.sparse_gp("f", kernel("f"), X[::4], mean=lambda x: slope * x[:, 0])
     with numpyro.plate("data", len(x)):
         gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), f(x), obs=y)
+
+
+def with_level(x, y=None):
+    """An intercept and the levels of two groups beside two processes."""
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0))
+    with numpyro.plate("groups", 2):
+        shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+    f = gp.sparse_gp("f", kernel("f"), X[::4])
+    g = gp.sparse_gp("g", gp.kernels.RBF(1.0, 2.0), X[::5])
+    with numpyro.plate("data", len(x)):
+        latent = level + shift[np.arange(14) % 2] + f(x) + g(x)
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), latent, obs=y)
 
 
 def renamed(x, y=None):
@@ -144,6 +152,7 @@ def at_the_fit(target, guide, params):
     ("model", "make_guide"),
     [
         (renamed, gp.AutoGaussian),
+        (with_level, gp.AutoCoupled),
         pytest.param(without_prior, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(with_mean, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(with_mean, mixture, marks=pytest.mark.slow),
@@ -156,12 +165,13 @@ def at_the_fit(target, guide, params):
 )
 def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
     target, start = started(model, make_guide)
-    coordinates, data = start.coordinates, start.data
-    processes = [n for n in target.whitened_names if n in data.sites]
+    coordinates = start.coordinates
+    processes = [n for n in target.whitened_names if n in start.data.sites]
     assert processes == target.whitened_names and coordinates.loc
+    assert coordinates.slopes or model is not with_level
 
     def compare(position):
-        values = coordinates.to_values(position)
+        values, data = coordinates.at(position, start.data)
         bases = {base_of(name): values[base_of(name)] for name in processes}
         flat, unravel = ravel_pytree(bases)
 
@@ -296,7 +306,7 @@ def test_values_of_any_shape_are_one_row_of_coordinates():
     theta = np.concatenate([values[n].reshape(5, -1) for n in names], axis=1)
     centre = np.concatenate([loc[n].ravel() for n in names])
     np.testing.assert_allclose(position[OTHERS] @ tril.T, theta - centre)
-    back = coordinates.to_values({n: x[3] for n, x in position.items()})
+    back, _ = coordinates.at({n: x[3] for n, x in position.items()}, NOTHING)
     assert back.keys() == {"f_base", *shapes}
     for name, value in values.items():
         np.testing.assert_allclose(back[name], value[3])
@@ -306,7 +316,7 @@ def test_no_coordinates_come_from_a_gaussian_that_is_none():
     """One that is a point, or not finite: what else is known of it is not looked at."""
     unused = {"f": None}
     for covariance in (np.zeros((1, 3, 3)), np.full((1, 3, 3), np.nan)):
-        assert _finite_sites([(np.zeros((1, 3)), covariance, unused)]) == {}
+        assert _finite_sites([(np.zeros((1, 3)), covariance, unused)]) == ({}, {})
 
 
 def test_coordinates_are_scaled_by_the_inverse_curvature():
@@ -321,11 +331,59 @@ def test_coordinates_are_scaled_by_the_inverse_curvature():
         return -0.5 * theta @ curvature @ theta + theta @ pull @ position["f_base"]
 
     loc = {"a": np.array(0.7), "b": np.array([0.2, -0.4])}
-    found = curved(Density(logdensity_fn), NOTHING, loc, {"f_base": np.ones(4)})
+    xi = {"f_base": np.ones(4)}
+    found = curved(Density(logdensity_fn), NOTHING, loc, xi, {})
     covariance = found.scale_tril @ found.scale_tril.T
     expected = (vectors * [1 / 2.0, 1 / 60.0, 9.0]) @ vectors.T
     np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-10)
     assert np.all(np.triu(found.scale_tril, 1) == 0.0)
+
+
+@mostly_single
+def test_processes_follow_what_is_added_to_them(precision):
+    """Gaussian noise, q(v) exact: the negative Hessian at the centre is the identity.
+
+    All coordinates together, by automatic differentiation.
+    """
+    guide = gp.AutoCoupled(with_level)
+    optimizer = gp.natural_gradient(1.0, optax.adam(0.05))
+    options = {"num_steps": 400, "optimizer": optimizer, "progress": False}
+    data = unseen(X, Y)
+    fit = gp.fit(random.key(0), with_level, guide, *data, **options)
+    target = Target(random.key(1), with_level, data, {}, fit.params)
+    start = fitted_start(random.key(2), guide, fit.params, target, 2)
+    middle = jax.tree.map(lambda x: jnp.zeros(x.shape[1:]), start.positions)
+
+    @jax.jit
+    def curvature_in(coordinates):
+        flat, unravel = ravel_pytree(middle)
+
+        def density(flat):
+            return target.logdensity_fn(*coordinates.at(unravel(flat), start.data))
+
+        return -jax.hessian(density)(flat)
+
+    found = np.linalg.eigvalsh(curvature_in(start.coordinates))
+    np.testing.assert_allclose(found, 1.0, atol=0.05)
+    alone = start.coordinates._replace(pseudo_data={}, slopes={})
+    assert np.linalg.eigvalsh(curvature_in(alone))[-1] > 1000
+
+
+def test_coordinates_of_coordinates():
+    """η = mean + scale_tril η': values and pseudo-data are those at η."""
+    _, start = started(with_level, gp.AutoCoupled)
+    coordinates = jax.device_get(start.coordinates)
+    size = len(coordinates.scale_tril)
+    rng = np.random.default_rng(6)
+    mean, tril = rng.normal(size=size), np.tril(rng.normal(size=(size, size)))
+    eta = rng.normal(size=size)
+    xi = {n: x[0] for n, x in start.positions.items() if n != OTHERS}
+    found = coordinates.moved(mean, tril).at({**xi, OTHERS: eta}, start.data)
+    expected = coordinates.at({**xi, OTHERS: mean + tril @ eta}, start.data)
+    assert coordinates.slopes
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(a, b, atol=1e-9)
 
 
 @mostly_single
@@ -336,8 +394,9 @@ def test_far_from_the_fit_density_and_slope_are_finite(precision):
     fit = gp.fit(random.key(0), counts_model, guide, *data, **options)
     target = Target(random.key(1), counts_model, data, {}, fit.params)
     start = fitted_start(random.key(2), guide, fit.params, target, 2)
-    values = start.coordinates.to_values({n: x[0] for n, x in start.positions.items()})
-    density = jax.jit(jax.value_and_grad(lambda v: target.logdensity_fn(v, start.data)))
+    first = {n: x[0] for n, x in start.positions.items()}
+    values, there = start.coordinates.at(first, start.data)
+    density = jax.jit(jax.value_and_grad(lambda v: target.logdensity_fn(v, there)))
     for factor in (0.01, 0.1, 1.0, 10.0, 100.0):
         moved = {**values, "lengthscale": values["lengthscale"] + np.log(factor)}
         assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(density(moved)))
@@ -623,7 +682,7 @@ def student(position):
 
 
 def test_a_fit_on_a_slope_gives_coordinates_of_the_maximum():
-    found = curved(Density(student), NOTHING, {"t": np.array([4.0, 2.0])}, {})
+    found = curved(Density(student), NOTHING, {"t": np.array([4.0, 2.0])}, {}, {})
     curvature = jax.hessian(lambda t: -student({"t": t}))(found.loc["t"])
     scaled = found.scale_tril.T @ curvature @ found.scale_tril
     np.testing.assert_allclose(scaled, np.eye(2), atol=0.3)
@@ -636,7 +695,7 @@ def test_the_maximum_of_many_values_is_not_sought(number, is_moved):
         return -jnp.sum(jnp.log(1 + jnp.square(position["t"])))
 
     start = np.full(number, 0.9)
-    found = curved(Density(density), NOTHING, {"t": start}, {})
+    found = curved(Density(density), NOTHING, {"t": start}, {}, {})
     assert np.all((found.loc["t"] != start) == is_moved)
 
 
@@ -649,5 +708,5 @@ def test_the_maximum_of_many_values_is_not_sought(number, is_moved):
     ],
 )
 def test_the_fit_stays_the_centre_where_there_is_no_better_one(density, start):
-    found = curved(Density(density), NOTHING, {"t": np.array(start)}, {})
+    found = curved(Density(density), NOTHING, {"t": np.array(start)}, {}, {})
     np.testing.assert_array_equal(found.loc["t"], start)

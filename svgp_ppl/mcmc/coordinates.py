@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jax.flatten_util import ravel_pytree
 from numpyro.handlers import substitute
 
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
-from svgp_ppl.linalg import matmul
+from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -24,64 +23,14 @@ from svgp_ppl.runtime.compilation import call
 from svgp_ppl.variational.sites import Sites, sites_of
 
 __all__ = [
-    "OTHERS",
-    "Coordinates",
     "Start",
     "fitted_start",
     "joint_start",
-    "plain_coordinates",
     "reparam_sites",
 ]
 
 # Draws of the guide that determine its centre; all are equal for point estimates.
 _NUM_DRAWS = 64
-
-
-class Coordinates(NamedTuple):
-    """The sampler moves ξ of the processes with sites, and η of θ = loc + scale_tril η.
-
-    θ are the unconstrained values of all other latent sites, in one row. Both maps are
-    one to one; that of θ has a constant volume and is left out of the density, that of
-    v is in the model (``mcmc.sites``).
-
-    Attributes:
-        loc: θ by site, unconstrained, at the fit or where the log density is highest
-            near it; empty if the sampler moves θ itself.
-        scale_tril: Factor of the inverse curvature of the log density there.
-    """
-
-    loc: Mapping[str, Any]
-    scale_tril: Any
-
-    def to_values(self, position: Mapping[str, Any]) -> dict[str, Any]:
-        """Unconstrained values by site, ``f_base`` for processes with sites."""
-        if not self.loc:
-            return dict(position)
-        loc, unravel = ravel_pytree(self.loc)
-        others = unravel(loc + matmul(self.scale_tril, position[OTHERS]))
-        return {n: x for n, x in position.items() if n != OTHERS} | others
-
-    def from_values(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The positions of unconstrained values, [chains, ...]; on the host."""
-        if not self.loc:
-            return dict(values)
-        shifts = [
-            values[name] - np.asarray(self.loc[name]) for name in sorted(self.loc)
-        ]
-        rows = np.concatenate([x.reshape(len(x), -1) for x in shifts], axis=1)
-        position = {n: x for n, x in values.items() if n not in self.loc}
-        scaled = np.linalg.solve(np.asarray(self.scale_tril), rows.T).T
-        position[OTHERS] = scaled.astype(rows.dtype)
-        return position
-
-    def moved(self, mean: np.ndarray, scale_tril: np.ndarray) -> "Coordinates":
-        """Coordinates η' of η = mean + scale_tril η'; on the host."""
-        tril = np.asarray(self.scale_tril, float)
-        unravel: Any
-        flat, unravel = ravel_pytree(jax.device_get(self.loc))
-        loc = np.asarray(flat, float) + tril @ mean
-        moved = np.asarray(tril @ scale_tril, self.scale_tril.dtype)
-        return Coordinates(unravel(jnp.asarray(loc, flat.dtype)), moved)
 
 
 class Start(NamedTuple):
@@ -104,15 +53,6 @@ class Start(NamedTuple):
         return sum(len(one.projection) for one in sites if not one.of_others)
 
 
-# The coordinate of everything except processes with sites.
-OTHERS = "(others)"
-
-
-def plain_coordinates() -> Coordinates:
-    """Unconstrained values, unchanged."""
-    return Coordinates({}, np.zeros((0, 0)))
-
-
 def fitted_start(
     key,
     guide: Callable,
@@ -132,11 +72,11 @@ def fitted_start(
     centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
     if joint is not None:
         centre = {name: np.asarray(joint.mean[name]) for name in centre}
-        sites = _joint_sites(key_sites, joint, target, centre)
+        found = _joint_sites(key_sites, joint, target, centre)
     else:
-        sites = _fitted_sites(key_sites, guide, params, target, centre)
+        found = _fitted_sites(key_sites, guide, params, target, centre)
     values = {name: draws[:num_chains] for name, draws in values.items()}
-    return _start_in(key_start, sites, target, centre, values)
+    return _start_in(key_start, found, target, centre, values)
 
 
 def joint_start(
@@ -153,25 +93,26 @@ def joint_start(
     """
     key_sites, key_start = random.split(key)
     centre = {name: np.asarray(joint.mean[name]) for name in values}
-    sites = _joint_sites(key_sites, joint, target, centre)
-    return _start_in(key_start, sites, target, centre, values)
+    found = _joint_sites(key_sites, joint, target, centre)
+    return _start_in(key_start, found, target, centre, values)
 
 
 def _start_in(
     key,
-    sites: dict[str, Sites],
+    found: "_Found",
     target: Target,
     centre: Mapping[str, Any],
     values: Mapping[str, np.ndarray],
 ) -> Start:
     """Coordinates from sites and the centre θ̂; θ of the chains, and new ξ."""
+    sites, scale_trils = found
     data = target.data._replace(sites=sites)
     starts = {n: draws for n, draws in values.items() if n not in sites}
     starts |= _standard_normal(key, {base_of(name): values[name] for name in sites})
     loc = {name: x for name, x in centre.items() if name not in sites}
     middle = {n: np.zeros_like(x[0]) for n, x in starts.items() if n not in loc}
-    found = curved(target, data, loc, middle)
-    coordinates = plain_coordinates() if found is None else Coordinates(*found)
+    coordinates = curved(target, data, loc, middle, scale_trils)
+    coordinates = coordinates or plain_coordinates()
     positions = coordinates.from_values(starts)
 
     def put(leaf):  # data on several devices remain there
@@ -238,7 +179,7 @@ def _fitted_sites(
     params: Mapping[str, Any],
     target: Target,
     centre: Mapping[str, Any],
-) -> dict[str, Sites]:
+) -> "_Found":
     """The sites of every process whose q(v) is marginalised and not a point.
 
     Args:
@@ -249,7 +190,7 @@ def _fitted_sites(
         centre: θ̂, unconstrained values at the latent sites.
     """
     if not target.whitened_names:
-        return {}
+        return _Found({}, {})
 
     def gaussians(key, params, centre, data):
         args, kwargs = target.combine(data.arrays)
@@ -268,11 +209,11 @@ def _fitted_sites(
 
 def _joint_sites(
     key, joint: Joint, target: Target, centre: Mapping[str, Any]
-) -> dict[str, Sites]:
+) -> "_Found":
     """The sites of all processes together, from q(v | θ̂) of a joint Gaussian."""
     names = target.whitened_names
     if not names:
-        return {}
+        return _Found({}, {})
 
     def priors_at(key, centre, data):
         args, kwargs = target.combine(data.arrays)
@@ -288,12 +229,22 @@ def _joint_sites(
     return _finite_sites([(loc[None], covariance[None], priors)])
 
 
-def _finite_sites(found: list) -> dict[str, Sites]:
+class _Found(NamedTuple):
+    """Sites by process, and L at θ̂."""
+
+    sites: dict[str, Sites]
+    scale_trils: dict[str, Any]
+
+
+def _finite_sites(found: list) -> _Found:
     """The sites of every group of processes that has a finite Gaussian."""
     sites: dict[str, Sites] = {}
+    scale_trils: dict[str, Any] = {}
     for loc, covariance, priors in found:
         arrays = jax.tree.leaves((loc, covariance, priors))
         if all(np.all(np.isfinite(array)) for array in arrays) and np.any(covariance):
             sites |= sites_of(loc, covariance, priors)
+            scale_trils |= {name: prior.scale_tril for name, prior in priors.items()}
     dtype = jnp.result_type(float)
-    return jax.tree.map(lambda array: np.asarray(array, dtype), sites)
+    sites = jax.tree.map(lambda array: np.asarray(array, dtype), sites)
+    return _Found(sites, scale_trils)

@@ -1,21 +1,39 @@
-"""Where the posterior of θ is highest near a fit, and its curvature there.
+"""The maximum of the posterior of θ near a fit, its curvature, and how ξ follows θ.
 
 A fit that was stopped early leaves θ̂ on a slope. The curvature there is not that of
 the region in which the chains will be, and need not be positive: Newton steps continue
 from there.
+
+Under the sites of a fit ξ of a process is standard normal at any θ, if what θ changes
+is the prior of the process. What else moves with v is not in them. An intercept β
+beside a process, y = β + f(x) + ε, is known to a small part of its sd once f is: β and
+f would move together, in small steps. With the blocks of the negative Hessian of the
+log density at (0, θ̂),
+
+    A = −∂²ℓ/∂ξ∂ξᵀ ≈ I,    G = −∂²ℓ/∂ξ∂θᵀ,    D = −∂²ℓ/∂θ∂θᵀ,
+
+the density at θ is highest at ξ = B (θ − θ̂), B = −A⁻¹ G, and the curvature of the
+posterior of θ is the Schur complement D − Gᵀ A⁻¹ G. The pseudo-data y of the sites are
+made to move with θ so that B is zero, by y + K (θ − θ̂), K = (∂ξ/∂y)⁺ B: at any θ the
+sites then have the posterior of f at its intercept. A and G come from differences of
+gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from svgp_ppl.mcmc.affine import Coordinates, with_pseudo_data
+from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Data, Target
 from svgp_ppl.runtime.compilation import call
+from svgp_ppl.variational.sites import data_that_move
 
-__all__ = ["Curved", "curved"]
+__all__ = ["curved"]
 
 # An evaluation takes two gradients per dimension, up to so many dimensions.
 _MOST_DIMENSIONS = 100
@@ -32,26 +50,28 @@ _CLOSE, _LONGEST = 1.0, 2.0
 _MOST_TO_CLIMB = 30
 # Evaluations before the search is given up: it has no end if there is no maximum.
 _MOST_LOOKS = 20
-
-
-class Curved(NamedTuple):
-    """A normal approximation of θ, the unconstrained values in one row.
-
-    Attributes:
-        loc: θ by site, where the curvature was taken.
-        scale_tril: Factor of the inverse curvature of the log density.
-    """
-
-    loc: dict[str, Any]
-    scale_tril: np.ndarray
+# ξ follows θ if an sd of some θ would move its maximum by more sd than that.
+_FOLLOWED = 0.5
+# Corrections of B, each at the sd that θ has along the last, and products with A.
+_MOST_CORRECTIONS, _MOST_PRODUCTS, _PROGRESS = 6, 8, 0.8
+# Step along ξ in sd, and the residual at which A⁻¹ is accurate enough.
+_STEP_OF_XI, _RESIDUAL = 0.3, 0.1
 
 
 class _Look(NamedTuple):
-    """The log density, its gradient and its curvature at a place."""
+    """The log density, its gradient and its curvature in θ at a place.
+
+    Attributes:
+        value: ℓ.
+        gradient: ∂ℓ/∂θ, [D].
+        curvature: −∂²ℓ/∂θ∂θᵀ, [D, D].
+        pull: −∂²ℓ/∂ξ∂θᵀ, [T, D].
+    """
 
     value: float
     gradient: np.ndarray
     curvature: np.ndarray
+    pull: np.ndarray
 
     def is_finite(self) -> bool:
         """Whether all of these are finite."""
@@ -63,9 +83,20 @@ class _Look(NamedTuple):
         values = np.clip(values, _MOST_SD**-2, _LEAST_SD**-2)
         return np.linalg.cholesky((vectors / values) @ vectors.T)
 
+    def sd(self) -> np.ndarray:
+        """Of every θ given the others, in the same range."""
+        curvature = np.clip(np.diag(self.curvature), _MOST_SD**-2, _LEAST_SD**-2)
+        return 1 / np.sqrt(curvature)
 
-def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None:
-    """θ̂, or the maximum near it if θ̂ is more than one sd away; scaled there.
+
+def curved(
+    target: Target,
+    data: Data,
+    loc: dict,
+    middle: dict,
+    scale_trils: Mapping[str, Any],
+) -> Coordinates | None:
+    """Coordinates about θ̂, or the maximum near it if θ̂ is more than one sd away.
 
     With many θ, such as random effects, it is θ̂.
 
@@ -78,6 +109,7 @@ def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None
         data: Its second argument.
         loc: θ̂ by site, unconstrained.
         middle: ξ = 0 of every process with sites.
+        scale_trils: L at θ̂ of these processes, by name.
 
     Returns:
         None if there are no θ or too many, or the density is not finite.
@@ -85,20 +117,148 @@ def curved(target: Target, data: Data, loc: dict, middle: dict) -> Curved | None
     size = sum(np.size(x) for x in loc.values())
     if not 0 < size <= _MOST_DIMENSIONS:
         return None
-    look = _looks(target, data, loc, middle)
+    density = _Density(target, data, loc, middle)
     start = np.zeros(size)
-    first = np.diag(look(start, np.full(size, _STEP)).curvature)
-    sd = 1 / np.sqrt(np.clip(first, _MOST_SD**-2, _LEAST_SD**-2))
-    seen = look(start, np.nan_to_num(sd, nan=1.0) / 2)
+    slopes = density.no_slopes
+    first = density.look(slopes, start, np.full(size, _STEP))
+    seen = density.look(slopes, start, np.nan_to_num(first.sd(), nan=1.0) / 2)
     if not seen.is_finite():
         return None
+    slopes, seen = _followed(density, start, seen, scale_trils)
     place = start
     if size <= _MOST_TO_CLIMB:
-        place, seen = _climbed(look, start, seen)
-    unravel: Any
-    flat, unravel = ravel_pytree(jax.device_get(loc))
-    moved = jax.device_get(unravel(np.asarray(flat + place, flat.dtype)))
-    return Curved(moved, seen.scale_tril().astype(flat.dtype))
+        place, seen = _climbed(partial(density.look, slopes), start, seen)
+    return density.coordinates(place, seen.scale_tril(), slopes)
+
+
+class _Density:
+    """The log density of (ξ, θ − θ̂) in one row, by differences of its gradients."""
+
+    def __init__(self, target: Target, data: Data, loc: dict, middle: dict):
+        self._data, self._values = data, (middle, loc)
+        self._dtype = np.result_type(*loc.values())
+        self._made_of = ("curvature", *target.made_of)
+        self._logdensity_fn = target.logdensity_fn
+        self.num_xi = sum(np.size(x) for x in middle.values())
+        self.pseudo_data = {n: np.asarray(s.data) for n, s in data.sites.items()}
+        size = sum(np.size(x) for x in loc.values())
+        self.no_slopes = {
+            n: np.zeros((*y.shape, size)) for n, y in self.pseudo_data.items()
+        }
+
+    def gradients(self, slopes: dict, offsets: np.ndarray) -> tuple:
+        """ℓ [R] and its gradients [R, T + D], at offsets from (0, θ̂), [R, T + D].
+
+        Args:
+            slopes: K by process, [B, R, D].
+            offsets: Where.
+        """
+
+        def of_rows(offsets, slopes, pseudo_data, values, data):
+            flat, unravel = ravel_pytree(values)
+
+            def density(offset):
+                xi, theta = unravel(flat + offset)
+                shift = offset[self.num_xi :]
+                moved = with_pseudo_data(data, pseudo_data, slopes, shift)
+                return self._logdensity_fn({**xi, **theta}, moved)
+
+            return jax.lax.map(jax.value_and_grad(density), offsets)
+
+        offsets, slopes = jax.tree.map(
+            lambda a: np.asarray(a, self._dtype), (offsets, slopes)
+        )
+        given = (offsets, slopes, self.pseudo_data, self._values, self._data)
+        values, rows = call(of_rows, self._made_of, *given, runs_once=True)
+        return np.asarray(values, float), np.asarray(rows, float)
+
+    def look(self, slopes: dict, place: np.ndarray, steps: np.ndarray) -> _Look:
+        """What is seen at (0, θ̂ + place), with differences of these steps in θ."""
+        around = np.concatenate([np.zeros((1, len(steps))), np.diag(steps)])
+        offsets = place + np.concatenate([around, -np.diag(steps)])
+        rows = np.pad(offsets, ((0, 0), (self.num_xi, 0)))
+        values, rows = self.gradients(slopes, rows)
+        ahead, behind = np.split(rows[1:], 2)
+        pull, found = np.split((behind - ahead).T / (2 * steps), [self.num_xi])
+        gradient = rows[0, self.num_xi :]
+        return _Look(float(values[0]), gradient, (found + found.T) / 2, pull)
+
+    def times_curvature(self, slopes: dict, xi: np.ndarray) -> np.ndarray:
+        """A ξ for D columns, [T, D], by as many evaluations as a look takes."""
+        size = np.linalg.norm(xi, axis=0)
+        steps = _STEP_OF_XI * xi / np.where(size > 0, size, 1.0)
+        rows = np.concatenate([np.zeros((1, len(xi))), steps.T, -steps.T])
+        rows = np.pad(rows, ((0, 0), (0, xi.shape[1])))
+        rows = self.gradients(slopes, rows)[1][1:, : self.num_xi]
+        ahead, behind = np.split(rows, 2)
+        return (behind - ahead).T * size / (2 * _STEP_OF_XI)
+
+    def slopes_of(self, by_xi: np.ndarray, scale_trils: Mapping[str, Any]) -> dict:
+        """K by process, from B [T, D] of all."""
+        middle, _ = self._values
+        stops = np.cumsum([np.size(middle[name]) for name in sorted(middle)])
+        rows = dict(zip(sorted(middle), np.split(by_xi, stops[:-1])))
+        slopes = {}
+        for name, sites in self._data.sites.items():
+            shape = (len(sites.data), -1, by_xi.shape[1])
+            xi = rows[base_of(name)].reshape(shape)
+            slopes[name] = data_that_move(sites, scale_trils[name], xi)
+        return slopes
+
+    def coordinates(self, place, scale_tril, slopes: dict) -> Coordinates:
+        """Those of θ = θ̂ + place + scale_tril η."""
+        _, loc = self._values
+        follow = {n: k.astype(self._dtype) for n, k in slopes.items() if np.any(k)}
+        pseudo_data = {name: self.pseudo_data[name] for name in follow}
+        eye = np.eye(len(place), dtype=self._dtype)
+        at_fit = Coordinates(loc, eye, pseudo_data, follow)
+        return at_fit.moved(place, scale_tril)
+
+
+def _followed(
+    density: _Density, start: np.ndarray, seen: _Look, scale_trils: Mapping[str, Any]
+) -> tuple[dict, _Look]:
+    """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot."""
+    slopes, before = density.no_slopes, seen
+    last = np.inf
+    for _ in range(_MOST_CORRECTIONS):
+        sd = seen.sd()
+        pull = seen.pull * sd  # in sd of θ
+        largest = np.max(np.linalg.norm(pull, axis=0), initial=0.0)
+        if largest <= _FOLLOWED or largest > _PROGRESS * last:
+            break
+        last = largest
+        by_xi = -_solved(partial(density.times_curvature, slopes), pull) / sd
+        more = density.slopes_of(by_xi, scale_trils)
+        slopes = {name: slopes[name] + more[name] for name in slopes}
+        # θ is known less once ξ follows: differences are taken there again.
+        found = density.look(slopes, start, sd / 2)
+        if found.is_finite():
+            found = density.look(slopes, start, found.sd() / 2)
+        if not found.is_finite():
+            return density.no_slopes, before
+        seen = found
+    return slopes, seen
+
+
+def _solved(times: Callable, right: np.ndarray) -> np.ndarray:
+    """A⁻¹ right by conjugate gradients, all columns together."""
+    x, rest = np.zeros_like(right), right
+    step, size = rest, np.sum(rest**2, axis=0)
+    goal = _RESIDUAL**2 * size
+    for _ in range(_MOST_PRODUCTS):
+        ahead = times(step)
+        bend = np.sum(step * ahead, axis=0)
+        goes_on = (bend > 0) & (size > goal)
+        if not np.any(goes_on):
+            break
+        length = np.where(goes_on, size / np.where(goes_on, bend, 1.0), 0.0)
+        x, rest = x + length * step, rest - length * ahead
+        new = np.where(goes_on, np.sum(rest**2, axis=0), size)
+        share = np.where(goes_on, new / np.where(size > 0, size, 1.0), 0.0)
+        step = np.where(goes_on, rest + share * step, step)
+        size = new
+    return x
 
 
 def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
@@ -120,30 +280,3 @@ def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
         else:
             length = min(length, far) / 4
     return start, first
-
-
-def _looks(target: Target, data: Data, loc: dict, middle: dict) -> Callable:
-    """(place − θ̂, steps of the differences) → the evaluation there."""
-
-    def slopes(offsets, loc, middle, data):
-        flat, unravel = ravel_pytree(loc)
-
-        def density(theta):
-            return target.logdensity_fn({**middle, **unravel(theta)}, data)
-
-        return jax.lax.map(jax.value_and_grad(density), flat + offsets)
-
-    dtype = np.result_type(*loc.values())
-    made_of = ("curvature", *target.made_of)
-
-    def look(place: np.ndarray, steps: np.ndarray) -> _Look:
-        around = np.concatenate([np.zeros((1, len(steps))), np.diag(steps)])
-        offsets = place + np.concatenate([around, -np.diag(steps)])
-        given = (offsets.astype(dtype), loc, middle, data)
-        values, rows = call(slopes, made_of, *given, runs_once=True)
-        rows = np.asarray(rows, float)
-        ahead, behind = np.split(rows[1:], 2)
-        found = (behind - ahead) / (2 * steps[:, None])
-        return _Look(float(values[0]), rows[0], (found + found.T) / 2)
-
-    return look

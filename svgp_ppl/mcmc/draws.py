@@ -84,7 +84,7 @@ def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
 
     def of_draw(drawn, data):
         (position, chain, number), (key, coordinates, data) = drawn, data
-        values = coordinates.to_values(position)
+        values, data = coordinates.at(position, data)
         # The key does not depend on how many draws there are.
         key = random.fold_in(random.fold_in(key, chain), number)
         return target.constrain(values, data, key)

@@ -27,8 +27,9 @@ from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.mcmc.affine import OTHERS
 from svgp_ppl.mcmc.chains.run import Chains
-from svgp_ppl.mcmc.coordinates import OTHERS, Start, fitted_start
+from svgp_ppl.mcmc.coordinates import Start, fitted_start
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.samplers.blackjax_parts import systematic
 from svgp_ppl.mcmc.target import Target
@@ -162,8 +163,8 @@ def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
 
         def one(key):
             position, log_q = _proposal(key, example)
-            values = coordinates.to_values(position)
-            return position, target.logdensity_fn(values, data) - log_q
+            log_p = target.logdensity_fn(*coordinates.at(position, data))
+            return position, log_p - log_q
 
         keys = random.split(key, num_proposals)
         return in_batches(one, keys, _BATCH)

@@ -15,15 +15,11 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.fitted import Guide, guide_and_params
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.mcmc.affine import plain_coordinates
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.mcmc.chains.run import Chains, NonFiniteStartError, run_chains
-from svgp_ppl.mcmc.coordinates import (
-    Start,
-    fitted_start,
-    joint_start,
-    plain_coordinates,
-)
+from svgp_ppl.mcmc.coordinates import Start, fitted_start, joint_start
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.samplers.nuts import NUTS
@@ -254,7 +250,7 @@ def _run(
     @partial(jax.jit, inline=True)  # traced once for all programs of the chains
     def logdensity_fn(position, data, *key):
         coordinates, data = data
-        return target.logdensity_fn(coordinates.to_values(position), data, *key)
+        return target.logdensity_fn(*coordinates.at(position, data), *key)
 
     try:
         with single_threaded_lapack():
@@ -284,8 +280,8 @@ def _explained(
     """Why the log density is not finite where a chain starts."""
     first = jax.tree.map(lambda leaf: leaf[error.chains[0]], start.positions)
     try:
-        position = start.coordinates.to_values(first)
-        values = target.constrain(position, start.data, random.key(0))
+        position = start.coordinates.at(first, start.data)
+        values = target.constrain(*position, random.key(0))
         reason = explain_non_finite(
             target.trace_at(values),
             otherwise="Every process and observed site is finite there: look at the "

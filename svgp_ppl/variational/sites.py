@@ -43,6 +43,7 @@ __all__ = [
     "Prior",
     "Sites",
     "conditional",
+    "data_that_move",
     "gaussian_at",
     "moments",
     "pseudo_data_of",
@@ -52,6 +53,8 @@ __all__ = [
 # Directions in which the data shrink a variance by less than this share have no site:
 # the remaining error of an optimiser would be amplified where L_θ is rougher.
 _LEAST_PRECISION = 0.01
+# Pseudo-data move a direction of v of which they tell a tenth of a prior or more.
+_LEAST_SEEN = 0.3
 
 
 class Sites(NamedTuple):
@@ -107,9 +110,8 @@ def conditional(
         mean: Prior mean of u.
         others: u of the earlier processes, by name.
     """
-    groups, num_data, size = sites.projection.shape
-    by_output = sites.projection.reshape(groups, num_data, -1, len(scale_tril))
-    g = matmul(by_output, scale_tril).reshape(groups, num_data, size)
+    groups, _, size = sites.projection.shape
+    g = _of_v(sites.projection, scale_tril)
     columns = mean.reshape(groups, size, 1)
     rest = sites.data - matmul(sites.projection, columns)[..., 0]
     for name, projection in sites.of_others.items():
@@ -121,6 +123,38 @@ def conditional(
         return Conditional(solve_lower(tril, matmul(g.T, rest)[:, None])[:, 0], tril)
 
     return jax.vmap(one)(g, rest)
+
+
+def _of_v(
+    projection: Float[Array, "B R T"], scale_tril: Float[Array, "M M"]
+) -> Float[Array, "B R T"]:
+    """G = H L, with the L of every output."""
+    groups, num_data, _ = projection.shape
+    by_output = projection.reshape(groups, num_data, -1, len(scale_tril))
+    return matmul(by_output, scale_tril).reshape(projection.shape)
+
+
+def data_that_move(
+    sites: Sites,
+    scale_tril: Any,
+    xi: Float[np.ndarray, "B T D"],
+) -> Float[np.ndarray, "B R D"]:
+    """The changes of y that move v as these changes of ξ do; on the host.
+
+    Of v = C⁻ᵀ (shift + ξ), shift = C⁻¹ Gᵀ (y − H m_θ(z)), by the pseudo-inverse of
+    C⁻¹ Gᵀ, without directions of v that the sites hardly see.
+
+    Args:
+        sites: Sites of one process.
+        scale_tril: L of every output.
+        xi: D changes.
+    """
+    g = np.asarray(_of_v(sites.projection, jnp.asarray(scale_tril)), float)
+    transposed = np.swapaxes(g, -1, -2)
+    tril = np.linalg.cholesky(np.eye(g.shape[-1]) + transposed @ g)
+    # Singular values are those of G divided by √(1 + their square).
+    by_data = np.linalg.solve(tril, transposed)
+    return np.linalg.pinv(by_data, rcond=_LEAST_SEEN) @ xi
 
 
 class Prior(NamedTuple):
@@ -145,13 +179,12 @@ def gaussian_at(
     Returns:
         m, and S, lower triangular.
     """
-    groups, num_data, size = projection.shape
+    groups, _, size = projection.shape
     columns, rest, stop = [], data, 0
     for prior in priors:
         start, stop = stop, stop + prior.mean.size // groups
         part = projection[..., start:stop]
-        by_output = part.reshape(groups, num_data, -1, len(prior.scale_tril))
-        columns.append(matmul(by_output, prior.scale_tril).reshape(part.shape))
+        columns.append(_of_v(part, prior.scale_tril))
         mean = prior.mean.reshape(groups, -1, 1)
         rest = rest - matmul(part, mean)[..., 0]
 
