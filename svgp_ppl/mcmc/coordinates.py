@@ -142,7 +142,8 @@ def reparam_sites(
     ``gp.predict`` takes them. The ``param`` sites are frozen at the fit. NumPyro's
     ``scale`` and ``mask`` belong inside, around the model: around the result they would
     change the Jacobian of the map as well. Compare NumPyro's ``NeuTraReparam``, which
-    learns a map that does not follow θ.
+    learns a map that does not follow θ. An intercept that the model adds to a process
+    is not followed here, other than by ``gp.sample``: make it the ``mean`` of one.
 
     Args:
         model: NumPyro model.

@@ -53,7 +53,7 @@ _MOST_LOOKS = 20
 # ξ follows θ if an sd of some θ would move its maximum by more sd than that.
 _FOLLOWED = 0.5
 # Corrections of B, each at the sd that θ has along the last, and products with A.
-_MOST_CORRECTIONS, _MOST_PRODUCTS, _PROGRESS = 6, 8, 0.8
+_MOST_CORRECTIONS, _MOST_PRODUCTS, _PROGRESS = 4, 6, 0.7
 # Step along ξ in sd, and the residual at which A⁻¹ is accurate enough.
 _STEP_OF_XI, _RESIDUAL = 0.3, 0.1
 
