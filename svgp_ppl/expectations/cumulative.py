@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,14 @@ from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
     Trapezoid,
-    average,
     normal_nodes,
     num_components,
     points,
 )
-from svgp_ppl.linalg import floored_sqrt
+from svgp_ppl.linalg import floored_sqrt, weighted_sum
 from svgp_ppl.marginals import Marginal
 
-__all__ = ["closed_form_cdf", "latent_cdf", "predictive_cdf"]
+__all__ = ["closed_form_cdf", "latent_cdf", "predictive_cdf", "within_support"]
 
 # Points for several components, a multiple of the nodes for one: with a likelihood like
 # a step in two, 4096 miss up to 0.003 of a probability and 512 up to 0.012.
@@ -40,6 +40,7 @@ def predictive_cdf(
     marginal: Marginal,
     num_nodes: int,
     key: Array,
+    negligible: Any = 0.0,
 ) -> Array:
     """E_q P(y_n <= a_n | f_n) at every a, [A, N] (and event axes).
 
@@ -49,6 +50,9 @@ def predictive_cdf(
     several, quasi-Monte Carlo with 8 ``num_nodes`` points. Over draws of a posterior,
     which shift their nodes, the errors average out.
 
+    Distribution functions may be NaN far out, where a tail underflows. Nodes at which
+    this one is are left out if their weights, which bound the error, are negligible.
+
     Args:
         likelihood: f -> NumPyro distribution.
         cdf: Function of such a distribution and a [N] (and event axes).
@@ -56,32 +60,73 @@ def predictive_cdf(
         marginal: Distribution of the latent.
         num_nodes: Number of nodes of the rule for one component.
         key: Random key of the shift.
+        negligible: Total weight of nodes that may be left out; NaN if it is more.
     """
 
     def at(y):
         def below(f):
-            return cdf(likelihood(f), y)
+            given = likelihood(f)
+            return jnp.broadcast_to(cdf(given, y), given.shape())
 
         value = closed_form_cdf(likelihood, y, marginal)
-        if value is None and num_components(marginal) == 1:
-            value = average(below, marginal, Trapezoid(num_nodes), key)
-        elif value is None:
-            value = _by_quasi_monte_carlo(below, marginal, num_nodes, key)
+        if value is not None:
+            support = likelihood(marginal.mean).support
+            return marginal.average(within_support(support, y, value))
+        if num_components(marginal) == 1:
+            known, lost = _by_trapezoid(below, marginal, num_nodes, key)
+        else:
+            known, lost = _by_quasi_monte_carlo(below, marginal, num_nodes, key)
+        value = jnp.where(lost <= negligible, known / (1.0 - lost), jnp.nan)
         return marginal.average(value)
 
     return jax.vmap(at)(y)
 
 
+def within_support(support: Any, y: Array, cdf: Array) -> Array:
+    """P(y_n <= a_n), exactly 0 below the support and 1 above it.
+
+    Formulas of distribution functions hold on the support, and give anything elsewhere.
+
+    Args:
+        support: Constraint on an entry of y; that on a row of them counts entry by
+            entry. If it holds no value that is known, it changes nothing.
+        y: The places a.
+        cdf: What a formula gives there, with leading axes for nodes.
+    """
+    support = getattr(support, "base_constraint", support)
+    try:
+        inside = support.feasible_like(jnp.broadcast_to(y, jnp.shape(cdf)))
+    except (AttributeError, NotImplementedError):
+        return cdf
+    return jnp.where(support(y), cdf, y > inside)
+
+
+def _known(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Σ w F over the nodes at which F is a number, and the weight of the others."""
+    weights, is_lost = weights.astype(values.dtype), jnp.isnan(values)
+    known = weighted_sum(weights, jnp.where(is_lost, 0.0, values))
+    return known, weighted_sum(weights, is_lost.astype(values.dtype))
+
+
+def _by_trapezoid(
+    below: Callable, marginal: Marginal, num_nodes: int, key: Array
+) -> tuple[Array, Array]:
+    nodes, weights = normal_nodes(Trapezoid(num_nodes), 1, key)
+    return _known(below(points(marginal, nodes.astype(marginal.mean.dtype))), weights)
+
+
 def _by_quasi_monte_carlo(
     below: Callable, marginal: Marginal, num_nodes: int, key: Array
-) -> Array:
-    """The mean over points, block after block, in the memory of one."""
+) -> tuple[Array, Array]:
+    """Over points, block after block, in the memory of one."""
     number = 2 ** math.ceil(math.log2(_POINTS_A_NODE * num_nodes))
     nodes, _ = normal_nodes(QuasiMonteCarlo(number), num_components(marginal), key)
     blocks = nodes.astype(marginal.mean.dtype)
     blocks = blocks.reshape(-1, min(number, _POINTS_AT_A_TIME), nodes.shape[1])
-    means = jax.lax.map(lambda e: jnp.mean(below(points(marginal, e)), axis=0), blocks)
-    return jnp.mean(means, axis=0)
+    weights = jnp.full(blocks.shape[1], 1.0 / number)
+    parts = jax.lax.map(lambda e: _known(below(points(marginal, e)), weights), blocks)
+    known, lost = (jnp.sum(part, axis=0) for part in parts)
+    return known, lost
 
 
 def latent_cdf(values: Array, marginal: Marginal) -> Array:

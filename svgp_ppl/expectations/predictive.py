@@ -175,7 +175,8 @@ def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:
 def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array | None:
     """P(y_n = 1) [N] for y in {0, 1}, P(y_n = c) [N, C] for C classes, else None.
 
-    Classes are the same for all data: there are none where their number is an array.
+    Classes are the same for all data: there are none where their number is an array, or
+    where labels start elsewhere than at 0.
     """
     count = marginal.mean.shape[-1 if marginal.is_single else -2]
 
@@ -187,9 +188,10 @@ def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array |
         return probability(1)
     if isinstance(support, type(dist.constraints.integer_interval(0, 1))):
         interval: Any = support
-        if np.ndim(interval.upper_bound) > 0:
+        low, high = interval.lower_bound, interval.upper_bound
+        if np.ndim(low) or np.ndim(high) or int(low) != 0:
             return None
-        labels = jnp.arange(int(interval.upper_bound) + 1)
+        labels = jnp.arange(int(high) + 1)
         each = in_batches(probability, labels, _LABELS_AT_A_TIME)
         return jnp.moveaxis(each, 0, -1)
     return None

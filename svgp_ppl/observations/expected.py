@@ -6,6 +6,7 @@ or, with a point in place of q(v), that of the log density for HMC.
 
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar
 
 import jax
@@ -89,8 +90,35 @@ class Expected(dist.Distribution):
 
     @property
     def support(self):
-        """Support of the likelihood."""
+        """Support of the likelihood, at f = 0 if it depends on f."""
         return self._example.support
+
+    @property
+    def has_fixed_support(self) -> bool:
+        """Whether the support is the same for all f, unlike that of Uniform(0, f)."""
+        if dist.constraints.is_dependent(self.support):
+            return False
+
+        def inside(f, y):
+            return self.likelihood(f).support(y)
+
+        traced = jax.make_jaxpr(inside)(
+            jnp.zeros(self.latent.shape), jnp.zeros(self.shape())
+        ).jaxpr
+        known = {id(traced.invars[0])}  # f, and what is computed from it
+        for step in traced.eqns:
+            if known & set(map(id, step.invars)):
+                known |= set(map(id, step.outvars))
+        return not known & set(map(id, traced.outvars))
+
+    @property
+    def called(self) -> str:
+        """What an error calls the likelihood, a function by what it returns."""
+        own = self.likelihood
+        if not isinstance(type(own).__call__, FunctionType):
+            own, _ = unwrapped(self._example)
+        name = type(own).__name__
+        return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
     def marginal(self) -> Marginal:
         """Distribution of the latent at each datum."""
@@ -221,11 +249,14 @@ class Expected(dist.Distribution):
             )
 
     def _require_support(self, name: str, obs) -> None:
-        if not is_concrete(obs):
+        if not is_concrete(obs) or dist.constraints.is_dependent(self.support):
             return
         with jax.ensure_compile_time_eval():
             data = obs if is_sharded(obs) else np.asarray(obs)
-            inside = self.support(data)
+            try:
+                inside = self.support(data)
+            except jax.errors.TracerArrayConversionError:
+                return  # its ends are known only where the model runs
             if not is_concrete(inside):
                 return
             shape = np.shape(inside) or data.shape  # [N] where a row is an event
@@ -234,6 +265,8 @@ class Expected(dist.Distribution):
             if first is None:
                 return
             value = np.asarray(data[first])
+        if not self.has_fixed_support:  # f decides
+            return
         raise InvalidRow(
             lambda row: (
                 f"the data of site '{name}' must lie in the support of the "

@@ -105,15 +105,22 @@ mean = Average(_mean_of_batch, lambda a, b: jax.tree.map(jnp.add, a, b), _mean_r
 
 
 def _moments_of_batch(values: dict[str, Any], weights: Array) -> dict[str, Any]:
-    """``{name: (means, variances)}``, and plain values under ``probs``."""
+    """``{name: (means, variances)}``, and plain values under ``probs``.
+
+    Moments of data that are not known are None.
+    """
     known = {
-        name: _spread(values[name], weights, _squares) for name in ("latent", "data")
+        name: None if values[name] is None else _spread(values[name], weights, _squares)
+        for name in ("latent", "data")
     }
     return known | {"probs": mean.of_batch(values["probs"], weights)}
 
 
 def _moments_added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    known = {name: _both(a[name], b[name], _squares) for name in ("latent", "data")}
+    known = {
+        name: None if a[name] is None else _both(a[name], b[name], _squares)
+        for name in ("latent", "data")
+    }
     return known | {"probs": mean.added(a["probs"], b["probs"])}
 
 
@@ -122,8 +129,8 @@ def _moments_result(known: dict[str, Any]) -> dict[str, Any]:
     return {
         "latent_mean": latent.mean,
         "latent_variance": latent.squares / latent.number,
-        "mean": data.mean,
-        "variance": data.squares / data.number,
+        "mean": None if data is None else data.mean,
+        "variance": None if data is None else data.squares / data.number,
         "probs": mean.result(known["probs"]),
     }
 

@@ -60,8 +60,7 @@ class ObserveSites:
     def moments(self, name: str) -> dict[str, Any]:
         """Moments of a site; the first call finds those of all in one run of the model.
 
-        If those of another site are unknown (its likelihood has no mean, say), only
-        this one is run.
+        If the likelihood of another site fails, only this one is run.
         """
         try:
             return self._of_all_sites[name]
@@ -114,11 +113,18 @@ class ObserveSites:
 
 
 def moments_of(expected: Expected, key) -> dict[str, Any]:
-    """Moments of latent and data under one draw."""
+    """Moments of latent and data under one draw.
+
+    Those of data are None where NumPyro has no mean or variance of the distribution.
+    """
     marginal = expected.marginal()
+    try:
+        data = predictive_mean_and_variance(expected.likelihood, marginal)
+    except NotImplementedError:
+        data = None
     return {
         "latent": (marginal.average(marginal.mean), marginal.total_variance),
-        "data": predictive_mean_and_variance(expected.likelihood, marginal),
+        "data": data,
         "probs": predictive_probabilities(
             expected.likelihood, expected.support, marginal
         ),

@@ -19,7 +19,12 @@ from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import choose_draws
 from svgp_ppl.prediction.posterior_model import Draws, keys_of
-from svgp_ppl.prediction.quantiles import cdf_of, inverted, of_labels
+from svgp_ppl.prediction.quantiles import (
+    cdf_of,
+    inverted,
+    negligible,
+    of_labels,
+)
 
 __all__ = ["Of", "Prediction"]
 
@@ -56,7 +61,8 @@ class Prediction:
     def __repr__(self) -> str:
         num_data = self._sites.runs.num_data[self._name]
         lines = [f"Prediction of '{self._name}' at {num_data} inputs"]
-        for name in ("mean", "std", "latent_mean", "latent_std", "probs"):
+        of_data = () if self._moments["mean"] is None else ("mean", "std")
+        for name in (*of_data, "latent_mean", "latent_std", "probs"):
             values = getattr(self, name)
             if values is not None:
                 shape = ", ".join(map(str, jnp.shape(values)))
@@ -84,12 +90,29 @@ class Prediction:
     @property
     def mean(self) -> Array:
         """E y_n, [N]."""
-        return self._moments["mean"]
+        return self._known("mean")
 
     @property
     def variance(self) -> Array:
         """Var y_n, [N]."""
-        return self._moments["variance"]
+        return self._known("variance")
+
+    def _known(self, moment: str) -> Array:
+        value = self._moments[moment]
+        if value is None:
+            raise ValueError(
+                f"the {moment} of site '{self._name}' is not known: its likelihood, "
+                f"{self._called}, has no mean or no variance in NumPyro. Take it of "
+                "draws, .sample(key) or gp.posterior_predictive(...); .quantile and "
+                ".interval need no moments."
+            )
+        return value
+
+    @property
+    def _called(self) -> str:
+        return self._sites.runs.look(
+            lambda sites: observe_sites(sites)[self._name].called
+        )
 
     @property
     def std(self) -> Array:
@@ -227,37 +250,52 @@ class Prediction:
         sites, name = self._sites, self._name
         num_nodes = max(int(_NODES_OF_CDF / sites.num_draws**0.5), _FEWEST_NODES)
 
-        def of_data(expected: Expected, key, y) -> Array:
+        def of_data(expected: Expected, key, y, lost) -> Array:
             marginal, likelihood = expected.marginal(), expected.likelihood
-            value = predictive_cdf(likelihood, cdf_of, y, marginal, num_nodes, key)
-            support = getattr(expected.support, "base_constraint", expected.support)
-            return jnp.where(support(y), value, jnp.nan)
+            try:
+                return predictive_cdf(
+                    likelihood, cdf_of, y, marginal, num_nodes, key, lost
+                )
+            except NotImplementedError:
+                raise ValueError(
+                    f"the likelihood of site '{name}', {expected.called}, has no "
+                    "cumulative distribution function: pass key=jax.random.key(...), "
+                    "and the quantiles are those of draws."
+                ) from None
 
-        def of_latent(expected: Expected, key, f) -> Array:
+        def of_latent(expected: Expected, key, f, _) -> Array:
             return latent_cdf(f, expected.marginal())
 
-        is_data = of == "data"
-        mean = self.mean if is_data else self.latent_mean
-        variance = self.variance if is_data else self.latent_variance
-        centre = np.asarray(mean)
+        is_data, lost = of == "data", negligible(levels)
+        centre, spread = (np.asarray(moment) for moment in self._start(of))
 
         def cdf(places: np.ndarray) -> np.ndarray:
-            found = sites.over_draws(
+            return sites.over_draws(
                 name,
                 ("cdf", of, num_nodes),
                 of_data if is_data else of_latent,
                 averages.mean,
                 jnp.asarray(places, centre.dtype),
+                jnp.asarray(lost, centre.dtype),
             )
-            # Outside the support: none below it, all above.
-            beyond = np.broadcast_to(places > centre, places.shape)
-            return np.where(np.isnan(found), beyond, found)
 
         is_discrete = is_data and sites.runs.look(
             lambda sites: observe_sites(sites)[name].support.is_discrete
         )
-        spread = np.asarray(variance)
         return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)
+
+    def _start(self, of: Of) -> tuple[Any, Any]:
+        """Mean and variance; 0 and 1 where those of data are not known."""
+        moments = self._moments
+        if of == "latent":
+            return self.latent_mean, self.latent_variance
+        if moments["mean"] is not None:
+            return self.mean, self.variance
+        shape = self._sites.runs.look(
+            lambda sites: observe_sites(sites)[self._name].shape()
+        )
+        zeros = np.zeros(shape, self.latent_mean.dtype)
+        return zeros, zeros + 1
 
     def to_xarray(self, mass: float | None = None, *, key=None) -> Any:
         """An ``xarray.Dataset`` with the moments, its rows labelled like the inputs.

@@ -10,11 +10,15 @@ last bracket a continuous F is treated as a line.
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
+from svgp_ppl.expectations.cumulative import within_support
 from svgp_ppl.handlers import unwrapped
 
-__all__ = ["cdf_of", "inverted", "of_labels"]
+__all__ = ["cdf_of", "inverted", "negligible", "of_labels"]
 
 # Width of the last bracket in standard deviations. The error of a line through its ends
 # is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian. If a
@@ -79,6 +83,11 @@ def _is_wide(p, sd, sides: tuple[np.ndarray, ...], is_discrete: bool) -> np.ndar
     return (width > _WIDTH * sd * (1.0 + 1e-9)) | rises
 
 
+def negligible(levels: np.ndarray) -> float:
+    """An error of F that no quantile of these levels feels."""
+    return float(_RISE * np.min(np.minimum(levels, 1.0 - levels)))
+
+
 def of_labels(cumulative: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """The smallest label with F >= p, [levels, N], from F of every label, [N, C]."""
     # The last is 1 up to rounding.
@@ -92,22 +101,61 @@ def cdf_of(distribution: Any, value: Any) -> Any:
     """P(y <= value) of every entry, whatever wraps the distribution.
 
     Raises:
-        ValueError: The distribution has no cdf.
+        NotImplementedError: The distribution has no cdf.
     """
     inner, _ = unwrapped(distribution)
+    if type(inner).cdf is dist.TransformedDistribution.cdf:
+        return _through(inner.transforms, inner.base_dist, value)
     try:
-        return inner.cdf(value)
+        below = inner.cdf(value)
     except NotImplementedError:
-        raise ValueError(
-            f"a {type(inner).__name__} has no cumulative distribution function: pass "
-            "key=jax.random.key(...), and the quantiles are those of draws."
-        ) from None
+        below = _summed(inner, value)
+    return within_support(inner.support, value, below)
+
+
+def _summed(distribution: Any, value: Any) -> Any:
+    """The cdf as a sum over labels, if these are the same for all data."""
+    support: Any = distribution.support
+    if not isinstance(support, type(dist.constraints.integer_interval(0, 1))):
+        raise NotImplementedError
+    low, high = support.lower_bound, support.upper_bound
+    if np.ndim(low) or np.ndim(high):
+        raise NotImplementedError
+    shape = jnp.broadcast_shapes(distribution.batch_shape, jnp.shape(value))
+
+    def add(label, total):
+        p = jnp.exp(distribution.log_prob(jnp.full(jnp.shape(value), label)))
+        return total + jnp.where(label <= value, p, 0.0)
+
+    return jax.lax.fori_loop(low, high + 1, add, jnp.zeros(shape))
+
+
+def _through(transforms: list, base: Any, value: Any) -> Any:
+    """The cdf of a transformed distribution, whose inverses may leave the support."""
+    if not transforms:
+        return cdf_of(base, value)
+    *earlier, last = transforms
+    below = _through(earlier, base, last.inv(value))
+    below = jnp.where(last.sign < 0, 1.0 - below, below)
+    return within_support(last.codomain, value, below)
 
 
 def _at(cdf: Callable, places: np.ndarray) -> np.ndarray:
-    """F at [A, levels, ...]; one call for all."""
+    """F at [A, levels, ...]; one call for all.
+
+    Raises:
+        ValueError: It is NaN.
+    """
     flat = places.reshape(-1, *places.shape[2:])
-    return np.asarray(cdf(flat), np.float64).reshape(places.shape)
+    values = np.asarray(cdf(flat), np.float64).reshape(places.shape)
+    if np.any(np.isnan(values)):
+        raise ValueError(
+            "the quantiles are not known: the cdf of the prediction is NaN, at "
+            f"{places[np.isnan(values)][0]:.4g} for one. Where moments are finite, the "
+            "formula of the likelihood's distribution underflows: pass "
+            "key=jax.random.key(...), and the quantiles are those of draws."
+        )
+    return values
 
 
 def _bracketed(cdf: Callable, p, low, high) -> tuple[np.ndarray, ...]:
@@ -121,8 +169,8 @@ def _bracketed(cdf: Callable, p, low, high) -> tuple[np.ndarray, ...]:
         low = np.where(is_above, centre - 8.0 * (centre - low), low)
         high = np.where(is_below, centre + 8.0 * (high - centre), high)
     raise ValueError(
-        "the quantiles are not finite: the cdf of the prediction is NaN, or does not "
-        "rise from 0 to 1."
+        "the quantiles are not finite: the cdf of the prediction does not rise from 0 "
+        "to 1."
     )
 
 
