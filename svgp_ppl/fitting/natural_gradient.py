@@ -167,10 +167,11 @@ class _Alternation(NamedTuple):
         pairs, free = self.divide(params)
         of_q = {n: params[n] for n in (*pairs.keys(), *pairs.values())}
         first, count = self.first_turn_of(free), state.count
+        alternates = self.alternate and bool(free)
         turn = jnp.where(count < first, count, first + (count - first) // 2)
         length: Any = self.rate
         if callable(length):
-            length = length(turn if self.alternate else count)
+            length = length(turn if alternates else count)
 
         def move_variational(gradients):
             return self.move_variational(pairs, params, gradients, count, length)
@@ -188,7 +189,7 @@ class _Alternation(NamedTuple):
                 move_variational(gradients),
                 ({}, state.rest),
             )
-        elif self.alternate:  # the part whose turn it is not is not computed either
+        elif alternates:  # the part whose turn it is not is not computed either
             moves, rest_updates, rest_state = jax.lax.cond(
                 (count < first) | ((count - first) % 2 == 0),
                 lambda: (move_variational(gradients), _zeros(free), state.rest),
