@@ -137,6 +137,54 @@ def test_functions_are_joint_over_values_slopes_and_areas(method):
     agree(stacked, *f(ft.Concatenated(parts)).joint(), jitter=1e-4)
 
 
+def draws_given_v(kernel, z, x, **options):
+    """Draws at x of the function whose whitened values are zero, and its law."""
+
+    def model(x):
+        f = gp.sparse_gp("f", kernel, z)
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x))
+
+    v = {"f": np.zeros((1, len(z)))}
+    draws = gp.draw_functions(random.key(4), model, v, x, num_draws=4000, **options)
+    return np.asarray(draws["y"]), gp.predict(model, v, x)["y"].latent_covariance
+
+
+Z = np.array([[0.0], [1.0], [2.0]])
+AROUND = ft.average(Z - 0.1, Z + 0.1)
+FAR = ft.average(Z + 9.0, Z + 9.2)
+BOTH = ft.Concatenated((FAR, ft.Concatenated((ft.Points(Z),))))
+
+
+@pytest.mark.parametrize(("z", "x"), [(BOTH, AROUND), (Z, BOTH)], ids="zx")
+def test_pathwise_functions_have_white_noise_at_points_among_others(z, x):
+    # 2 × (6 + 21) comparisons at 5 standard errors: fails by chance once in 3e4 keys.
+    kernel = K.RBF(1.0, 0.7) + K.White(0.5)
+    options = {"method": "pathwise", "num_features": 100}
+    draws, covariance = draws_given_v(kernel, z, x, **options)
+    agree(draws, np.zeros(len(x)), covariance)
+
+
+def test_slopes_beside_values_keep_their_variance():
+    # In seconds, with a lengthscale of an hour, far from z: Var f' = 1/ℓ², less than
+    # the jitter of f, and Cov(f(a), f'(b)) = k(a, b) (a − b)/ℓ².
+    # 2 + 3 comparisons at 5 standard errors: fails by chance once in 3e5 keys.
+    hour = 3600.0
+    value, slope = ft.Points([[30 * hour]]), ft.Derivative(np.array([[30.5 * hour]]))
+    x = ft.Concatenated((value, slope))
+    draws, _ = draws_given_v(K.RBF(1.0, hour), hour * Z, x, method="exact")
+    covariance = -0.5 * np.exp(-0.125)
+    expected = np.array([[1.0, covariance], [covariance, 1.0]])
+    agree(draws * [1.0, hour], np.zeros(2), expected)
+
+
+def test_functions_where_a_value_is_known():
+    """A row without variance has a jitter too: the factor exists."""
+    x = ft.Concatenated((ft.Points([[0.0], [2.0]]), ft.Derivative(Z[:1])))
+    kernel, z = K.Linear(1.0), np.array([[1.0]])
+    draws, _ = draws_given_v(kernel, z, x, method="exact")
+    np.testing.assert_allclose(draws, 0.0, atol=1e-2)
+
+
 def test_fourier_features_have_no_pathwise_functions():
     model = regression(FEATURES["fourier"]())
     fit = fitted(model, X, Y)

@@ -21,7 +21,7 @@ import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
 
-from svgp_ppl.features import LinearFunctional, Points, covariance
+from svgp_ppl.features import Concatenated, LinearFunctional, Points, covariance
 from svgp_ppl.kernels.features import random_features, white_variance
 from svgp_ppl.linalg import (
     cholesky,
@@ -88,10 +88,10 @@ class SamplePath(dist.Distribution):
 class ExactPath:
     """Values drawn jointly from p(f(x) | v and all values drawn before).
 
-    With C = k(x, x) − aᵀa, R Rᵀ = C + jitter I and ε ~ N(0, I), f(x) = aᵀv + R ε; the
-    mean share of the jitter in that, jitter R⁻ᵀ ε, is subtracted again, which leaves
-    the covariance C − jitter C (C + jitter I)⁻¹ and functions as smooth as C implies.
-    The pair
+    With C = k(x, x) − aᵀa, R Rᵀ = C + D, where D is a diagonal jitter, and ε ~ N(0, I),
+    f(x) = aᵀv + R ε; the mean share of the jitter in that, D R⁻ᵀ ε, is subtracted
+    again, which leaves the covariance C − D (C + D)⁻¹ C and functions as smooth as C
+    implies. The pair
 
         L' = [[L, 0], [aᵀ, R]],    v' = [v; ε]
 
@@ -129,7 +129,7 @@ class ExactPath:
         a = solve_lower(self.scale_tril, cross)
         root = cholesky(x.k_uu(kernel) - matmul(a.T, a), jitter)
         noise = random.normal(key, (len(self.v), len(x)), dtype)
-        share = jitter * solve_lower_transposed(root, noise.T)
+        share = jnp.reshape(jitter, (-1, 1)) * solve_lower_transposed(root, noise.T)
         values = matmul(self.v, a) + matmul(noise, root.T) - share.T
         above = jnp.zeros((known, len(x)), dtype)
         self.scale_tril = jnp.block([[self.scale_tril, above], [a.T, root]])
@@ -217,14 +217,30 @@ def _outputs_first(value) -> Float[Array, "P M"]:
 
 
 def _default_jitter(kernel, x: LinearFunctional) -> Array:
-    """The amount that ``linalg.cholesky`` adds to the diagonal of k(x, x)."""
+    """What goes onto the diagonal of k(x, x): one number for points, else [N].
+
+    For points it is that of ``linalg.cholesky``. Rows of other functionals differ in
+    scale: each has a share of its own variance, or of the mean if that is zero.
+    """
     variances = x.variance(kernel)
-    return default_jitter(variances.dtype) * jnp.mean(variances)
+    scale = jnp.mean(variances)
+    if not isinstance(x, Points):
+        scale = jnp.where(variances > 0.0, variances, scale)
+    return default_jitter(variances.dtype) * scale
 
 
 def _white_variance(kernel, x: LinearFunctional) -> Array | None:
     """Variance of white noise, which has no derivatives and no share in integrals."""
-    return white_variance(kernel, x.z) if isinstance(x, Points) else None
+    if isinstance(x, Points):
+        return white_variance(kernel, x.z)
+    if not isinstance(x, Concatenated):
+        return None
+    parts = [_white_variance(kernel, part) for part in x.parts]
+    known = [white for white in parts if white is not None]
+    if not known:
+        return None
+    zeros = [jnp.zeros(len(part), known[0].dtype) for part in x.parts]
+    return jnp.concatenate([z if w is None else w for z, w in zip(zeros, parts)])
 
 
 def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
