@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import jupytext
 import numpy as np
 import pytest
 
+from svgp_ppl.expectations import variational_expectation
+from svgp_ppl.marginals import Marginal
 from tests.conftest import XLA_FLAGS
 
 ROOT = Path(__file__).parent.parent
@@ -132,3 +136,24 @@ def test_a_page_runs_with_a_small_budget(page, tmp_path):
     code = "\n".join(cells)
     code = re.sub(r"(num_(?:warmup|samples|steps)=)\d+", r"\g<1>20", code)
     run(code, tmp_path)
+
+
+@pytest.mark.parametrize("precision", [64, 32], indirect=True)
+def test_the_likelihood_to_copy_holds_where_f_is_known(precision):
+    """The value is log p(y|m), and the slope in m is sign(y − m)/scale."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page, re.S)[:2]
+    names = {"__name__": __name__}
+    exec("\n".join(cells).replace("numpyro.enable_x64()", ""), names)
+
+    def value(mean, variance, y):
+        marginal = Marginal(mean[None], variance[None])
+        likelihood = names["LaplaceNoise"](0.5)
+        return variational_expectation(likelihood, y[None], marginal)[0]
+
+    for variance in (0.0, 1e-35):
+        for y in (0.0, 0.3, -2e6):
+            arguments = map(jnp.asarray, (0.0, variance, y))
+            found, slopes = jax.value_and_grad(value, (0, 1))(*arguments)
+            np.testing.assert_allclose(found, -abs(y) / 0.5, rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(slopes, (np.sign(y) / 0.5, 0.0), rtol=1e-6)
