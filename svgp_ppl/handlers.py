@@ -95,7 +95,7 @@ def trace_of(
     run = run if outer is None else outer(run)
     try:
         with TRACING:
-            sites = dict(trace(run).get_trace(*args, **kwargs))
+            sites = dict(_distinct(run).get_trace(*args, **kwargs))
     except (TypeError, AssertionError) as error:
         if "size of plate" in str(error):
             message = "a plate of the model has no rows: its size must be positive."
@@ -111,6 +111,23 @@ def trace_of(
                 f"record its moments, numpyro.deterministic('{name}', f(x).mean)."
             )
     return sites
+
+
+class _distinct(trace):
+    """NumPyro's trace, in which a site never takes the place of another kind of site.
+
+    In NumPyro's a later plate or ``param`` does: the earlier site is forgotten.
+    """
+
+    def postprocess_message(self, msg: Any) -> None:
+        """Record the site."""
+        earlier = self.trace.get(msg.get("name"), msg)["type"]
+        if earlier != msg["type"]:
+            raise ValueError(
+                f"two sites are named '{msg['name']}', first a {earlier} site and then "
+                f"a {msg['type']} site, and only one would count: rename one of them."
+            )
+        super().postprocess_message(msg)
 
 
 class _given(substitute):

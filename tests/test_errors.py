@@ -285,6 +285,42 @@ def test_two_processes_of_one_name():
     refused("two sites named 'a/f'", scoped)
 
 
+NAMED = {
+    "sample": lambda: numpyro.sample("day", dist.Normal()),
+    "param": lambda: numpyro.param("day", 1.0),
+    "deterministic": lambda: numpyro.deterministic("day", jnp.ones(())),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_site_of_the_name_of_a_plate(kind):
+    """NumPyro forgets the site: its prior was drawn at every step, and not scored."""
+
+    def model(x, y=None):
+        day = NAMED[kind]()
+        f = process()
+        with numpyro.plate("day", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + day, obs=y)
+
+    key, message = random.key(0), rf"'day', first a {kind} site and then a plate site"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(key, model, None, X, COUNTS, num_steps=2, progress=False)
+    with pytest.raises(ValueError, match=message):
+        gp.sample(key, model, X, COUNTS, num_warmup=2, num_samples=2, progress=False)
+    with pytest.raises(ValueError, match=message):
+        gp.predict(model, {"f": np.zeros((2, len(Z)))}, X, key=key)
+
+
+def test_a_process_of_the_name_of_a_plate():
+    def model(x, y=None):
+        f = process()
+        with numpyro.plate("f", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    with pytest.raises(ValueError, match="'f', first a sample"):
+        gp.fit(random.key(0), model, None, X, COUNTS, num_steps=2, progress=False)
+
+
 @pytest.mark.parametrize("count", [0, -2, 1.5])
 def test_number_of_outputs(count):
     refused(
