@@ -121,11 +121,12 @@ class _distinct(trace):
 
     def postprocess_message(self, msg: Any) -> None:
         """Record the site."""
-        earlier = self.trace.get(msg.get("name"), msg)["type"]
-        if earlier != msg["type"]:
+        earlier: Any = self.trace.get(msg.get("name"), msg)
+        if earlier["type"] != msg["type"]:
             raise ValueError(
-                f"two sites are named '{msg['name']}', first a {earlier} site and then "
-                f"a {msg['type']} site, and only one would count: rename one of them."
+                f"two sites are named '{msg['name']}', first a {earlier['type']} site "
+                f"and then a {msg['type']} site, and only one would count: rename one "
+                "of them."
             )
         super().postprocess_message(msg)
 

@@ -174,6 +174,29 @@ def test_wrong_blocks_are_explained(as_users_call, blocks, message):
         loss_of(gp.AutoCoupled(additive, blocks), {})
 
 
+@pytest.mark.parametrize("make", [gp.AutoCoupled, gp.AutoSites])
+@pytest.mark.parametrize(
+    ("names", "blocks"),
+    [
+        ("f g f_g", [["f", "g"]]),
+        ("f g auto_f_g", [["f", "g"]]),
+        ("a b_c a_b c", [["a", "b_c"], ["a_b", "c"]]),
+    ],
+)
+def test_blocks_whose_names_are_the_same_when_joined(names, blocks, make):
+    """Two q(v) would be one, without a word."""
+
+    def model(x, y=None):
+        kernel = gp.kernels.RBF(1.0, 0.7)
+        latent = sum(gp.sparse_gp(n, kernel, Z)(x) for n in names.split())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.4), latent, obs=y)
+
+    guide, options = make(model, blocks=blocks), {"num_steps": 1, "progress": False}
+    with pytest.raises(ValueError, match="they would share parameters"):
+        gp.fit(random.key(0), model, guide, X[:, :1], Y, **options)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [((0,), "positive integer"), ((2, "banded"), "'full' or 'diagonal'")],

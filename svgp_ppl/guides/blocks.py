@@ -21,8 +21,13 @@ def as_blocks(blocks: Sequence[Sequence[str]] | None) -> list[list[str]] | None:
     return blocks if blocks is None else [list(names) for names in blocks]
 
 
-def require_processes(blocks: list[list[str]] | None, shapes: Shapes) -> None:
-    """Raise unless every name is that of a process, and in one block only."""
+def require_processes(
+    blocks: list[list[str]] | None, shapes: Shapes, prefix: str
+) -> None:
+    """Raise unless every name is that of a process, and in one block only.
+
+    Every block has a name of its own too, in which those of its processes are joined.
+    """
     named = [name for names in blocks or [] for name in names]
     unknown = set(named) - set(shapes)
     if unknown:
@@ -36,6 +41,15 @@ def require_processes(blocks: list[list[str]] | None, shapes: Shapes) -> None:
             f"{sorted(twice)} are in more than one block: one q(v) has to hold "
             "all that a process is coupled with."
         )
+    joined = ["_".join([prefix, *names]) for names in blocks or []]
+    others = [f"{prefix}_{name}" for name in set(shapes) - set(named)]
+    for name in joined:
+        if [*joined, *others, *shapes].count(name) > 1:
+            raise ValueError(
+                f"the q(v) of a block is named '{name}', after its processes, and so "
+                "is that of another block or process: they would share parameters. "
+                f"Rename a process; the model has {sorted(shapes)}."
+            )
 
 
 def groups_of(

@@ -40,7 +40,8 @@ class AutoCoupled(ProcessGuide):
         prefix: Prefix of the parameter names.
 
     Raises:
-        ValueError: A block names no process of the model, or two name the same one.
+        ValueError: A block names no process of the model, two name the same one, or
+            the joined names of two q(v) are the same.
 
     Example:
         >>> import svgp_ppl as gp
@@ -59,7 +60,7 @@ class AutoCoupled(ProcessGuide):
 
     def _setup_prototype(self, *args, **kwargs):
         super()._setup_prototype(*args, **kwargs)
-        require_processes(self.blocks, self._shapes)
+        require_processes(self.blocks, self._shapes, self.prefix)
 
     def variational(
         self, shapes: Shapes, param: Callable

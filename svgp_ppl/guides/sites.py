@@ -101,7 +101,7 @@ class AutoSites(ProcessGuide):
         if self._origin is not None and self._centre is None:
             self._centre, found = _fitted(self.model, *self._origin, args, kwargs)
         super()._setup_prototype(*args, **kwargs)
-        require_processes(self.blocks, self._shapes)
+        require_processes(self.blocks, self._shapes, self.prefix)
         self._members = groups_of(self.blocks, self._shapes, self.prefix)
         if found is not None:
             self._start = {
