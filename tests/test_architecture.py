@@ -101,6 +101,7 @@ MAY_IMPORT = {
         "handlers",
         "inducing_origin",
         "kernels",
+        "latent",
         "linalg",
         "observations",
         "plates",

@@ -1,5 +1,7 @@
 """New data without the old ones."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,77 @@ def test_what_was_learnt_stays_where_z_moves_away():
     assert error(new, far, SECOND) < 0.6 * error(fitted, far, SECOND)
     assert error(new, seen, FIRST) < error(fitted, seen, FIRST) + 0.1
     assert error(new, seen, FIRST) < 0.7 * error(forgetful, seen, FIRST)
+
+
+def with_intercept(latent):
+    """A model with an intercept b, a weight w and a lengthscale to be fitted."""
+
+    def model(x, y=None):
+        b = numpyro.sample("b", numpyro.distributions.Normal(0.0, 10.0))
+        w = numpyro.param("w", 1.5)
+        lengthscale = numpyro.sample("lengthscale", numpyro.distributions.LogNormal())
+        kernel = gp.kernels.RBF(1.3, lengthscale)
+        seen = latent(x, b, w, kernel)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.4), seen, obs=y)
+
+    return model
+
+
+def process(kernel, mean=None, name="f"):
+    return gp.sparse_gp(name, kernel, jnp.asarray(GAUSSIAN_Z), mean=mean)
+
+
+def added(x, b, w, kernel):
+    return process(kernel)(x) + b
+
+
+def as_mean(x, b, w, kernel):
+    f = process(kernel, lambda x: jnp.sin(b) + b * x[:, 0])
+    return 2.0 * f(x) - f(x + 0.1) + x[:, 0]
+
+
+def weighted(x, b, w, kernel):
+    f = process(kernel, lambda x: jnp.full(len(x), b))
+    return w * f(x)
+
+
+def deep(x, b, w, kernel):
+    inner = process(kernel, lambda x: jnp.full(len(x), b), "inner")
+    h = gp.propagate("h", inner(x) + x[:, 0])
+    return process(gp.kernels.RBF(w, 0.7))(h) + h[:, 0]
+
+
+def deep_and_added(x, b, w, kernel):
+    h = gp.propagate("h", process(kernel, name="inner")(x) + b)
+    return process(gp.kernels.RBF(w, 0.7))(h)
+
+
+NEVER = {"b_auto_loc": np.inf}
+
+
+@pytest.mark.parametrize(
+    ("latent", "freeze", "names"),
+    [
+        (added, None, ["b"]),
+        (added, {"b_auto_loc": 1}, ["b"]),
+        (added, NEVER, []),
+        (as_mean, None, []),
+        (weighted, NEVER, ["w"]),
+        pytest.param(deep, None, [], marks=pytest.mark.slow),
+        pytest.param(deep_and_added, None, ["b"], marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_forgotten_is_named(latent, freeze, names):
+    """What the latent depends on beside the kernels and means of its processes."""
+    options = {"optimizer": optax.adam(0.01), "num_steps": 1}
+    fitted = first_fit(with_intercept(latent), **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        continued(fitted, freeze=freeze, **options)
+    found = [str(w.message) for w in caught if "update forgets" in str(w.message)]
+    assert len(found) == bool(names)
+    assert not names or f"said about {names}: the latent" in found[0]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ under the new q, so that hyperparameters and inducing inputs may move on.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,7 +27,9 @@ from numpyro.handlers import Messenger
 from svgp_ppl.checks import require_key
 from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
+from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.result import Fit
+from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
 from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import counts_once, is_inducing, set_up, traces_of
 from svgp_ppl.linalg import matmul
@@ -56,6 +59,10 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     inducing inputs and q(v) are fitted to that and the new data together. With a
     Gaussian likelihood, fixed hyperparameters and inducing inputs it is the fit of all
     data at once.
+
+    Nothing is kept about values that the latent depends on beside its processes, as an
+    intercept ``b`` in ``f(x) + b``: they are fitted to the new data alone, with a
+    warning. Write ``mean=lambda x: jnp.full(len(x), b)``, or freeze them.
 
     Inducing features that are not functionals of f, such as ``features.Fourier``, must
     stay the same: their values must not contain arrays.
@@ -98,14 +105,27 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     key_seen, key_fit = random.split(key)
     own = inspect.signature(fit).parameters
     of_model = {name: x for name, x in options.items() if name not in own}
-    seen = _seen_by(key_seen, earlier, args, of_model)
+    steps = unfreeze_steps(earlier.params, options.get("freeze"), 0, guide)
+    frozen = frozenset(n for n, unfrozen in steps.items() if unfrozen == NEVER)
+    seen, lost = _seen_by(key_seen, earlier, frozen, args, of_model)
+    if lost:
+        warnings.warn(
+            f"update forgets what the earlier data said about {lost}: the latent "
+            "depends on them beside its processes, and they are fitted to the new data "
+            "alone. Write an intercept as mean= of a process, or freeze what has been "
+            "learnt: freeze={parameter: np.inf}, with names of "
+            f"{sorted(earlier.params)}.",
+            stacklevel=2,
+        )
     start = (guide, earlier.params)
     new = fit(key_fit, _with_seen(model, seen), guide, *args, init=start, **options)
     return replace(new, model=model)
 
 
-def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
-    """The sites of every process, at the parameters of the fit."""
+def _seen_by(
+    key, earlier: Fit, frozen: frozenset[str], args: tuple, kwargs: dict
+) -> tuple[dict[str, _Seen], list[str]]:
+    """The sites of every process, at the parameters of the fit; what is forgotten."""
     model: Any = earlier.model
     guide, params = earlier.guide, dict(earlier.params)
     set_up(guide, key, args, kwargs)
@@ -124,14 +144,16 @@ def _seen_by(key, earlier: Fit, args: tuple, kwargs: dict) -> dict[str, _Seen]:
                 qv = moments([site["value"]], [len(process.features)])
                 prior = prior_of(site)
                 found[name] = (qv, prior, process.features)
-        return found
+        return found, forgotten(key, guide, model, params, frozen, args, kwargs)
 
-    made_of = ("what a fit has seen", model, guide, static)
-    found = jax.device_get(call(of_fit, made_of, key, params, arrays, runs_once=True))
-    return {
+    made_of = ("what a fit has seen", model, guide, static, frozen)
+    of_all = call(of_fit, made_of, key, params, arrays, runs_once=True)
+    found, lost = jax.device_get(of_all)
+    seen = {
         name: _Seen(sites_of(loc, cov, {name: prior}, _LEAST_PRECISION)[name], z)
         for name, ((loc, cov), prior, z) in found.items()
     }
+    return seen, sorted(name for name, is_lost in lost.items() if is_lost)
 
 
 def _require_gaussian(name: str, site: dict) -> None:

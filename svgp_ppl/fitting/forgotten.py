@@ -1,0 +1,116 @@
+"""Which values act on the data beside the processes: an update forgets about them.
+
+With latents ρ = b + Σ_t w_t f_t(x_t), what the earlier data say is kept of the f_t, for
+any kernel and mean. Weights w and offsets b may depend on other values θ. Of b the
+means are a part: a value acts beside them if for random c, d
+
+    ∂θ (cᵀb + dᵀw) ≠ ∂θ cᵀ Σ_t w_t m_t(x_t).
+"""
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array
+from numpyro.handlers import Messenger
+
+from svgp_ppl.handlers import is_layer, trace_of, traces_of
+from svgp_ppl.latent import Latent
+from svgp_ppl.observations import is_latent, observe_sites
+
+__all__ = ["forgotten"]
+
+# Derivatives that should be equal are so to rounding.
+_TOLERANCE = 1e-3
+
+
+def forgotten(
+    key,
+    guide: Callable,
+    model: Callable,
+    params: Mapping[str, Any],
+    frozen: Set[str],
+    args: tuple,
+    kwargs: dict,
+) -> dict[str, Array]:
+    """Latent or ``param`` site -> whether it moves and acts beside the processes.
+
+    Args:
+        key: Random key.
+        guide: The guide.
+        model: The model.
+        params: Parameters of the fit.
+        frozen: Names of those that stay as they are.
+        args: Arguments of the model.
+        kwargs: Its keyword arguments.
+    """
+    of_guide, sites = traces_of(
+        guide, model, args, kwargs, keys=(key, key), values=params
+    )
+    at = {n: s["value"] for n, s in sites.items() if is_latent(s)}
+    at |= {n: params[n] for n, s in sites.items() if s["type"] == "param"}
+    at = {n: value for n, value in at.items() if _is_real(value)}
+
+    def values_of(free):
+        given = {**params, **free}
+        found = trace_of(guide, args, kwargs, key=key, values=given)
+        drawn = {n: found[n]["value"] for n in at if n in found}
+        return {n: given.get(n, value) for n, value in at.items()} | drawn
+
+    def sums(at):
+        run: Any = {"guide_trace": of_guide, "outer": _held_layers}
+        values = {**params, **at}
+        return _sums(trace_of(model, args, kwargs, key=key, values=values, **run), key)
+
+    moves: dict[str, Any] = dict.fromkeys(at, jnp.ones(()))
+    if frozen:
+        free = {n: p for n, p in params.items() if n not in frozen and _is_real(p)}
+        moves = jax.jvp(values_of, (free,), (jax.tree.map(jnp.ones_like, free),))[1]
+    (total, of_means), pull = jax.vjp(sums, at)
+    one, none = jnp.ones_like(total), jnp.zeros_like(of_means)
+    (slopes,), (of_means,) = pull((one, none)), pull((none, one))
+    return {
+        n: _any(jnp.abs, moves[n]) & _any(_differ, slopes[n], of_means[n]) for n in at
+    }
+
+
+def _sums(sites: Mapping[str, dict], key) -> tuple[Array, Array]:
+    """cᵀb + dᵀw and cᵀ Σ_t w_t m_t(x_t), over all latents."""
+    latents: list[Latent] = [e.latent for e in observe_sites(dict(sites)).values()]
+    latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
+    total = of_means = jnp.zeros(())
+    for latent in latents:
+        for terms, offset in zip(latent.terms, latent.offsets):
+            key, own = random.split(key)
+            c, d = random.uniform(own, (2, latent.num_data), minval=0.5, maxval=1.5)
+            total += jnp.sum(c * offset)
+            for (view, p), weight in terms.items():
+                total += jnp.sum(d * weight)
+                of_means += jnp.sum(c * weight * view.process(view.x).offsets[p])
+    return total, of_means
+
+
+class _held_layers(Messenger):
+    """A NumPyro handler: derivatives end at layers, which are values of processes."""
+
+    def process_message(self, msg: Any) -> None:
+        """Hold the draws of a layer."""
+        if is_layer(msg):
+            msg["value"] = jax.lax.stop_gradient(msg["value"])
+
+
+def _differ(a: Array, b: Array) -> Array:
+    return jnp.abs(a - b) > _TOLERANCE * (jnp.abs(a) + jnp.abs(b))
+
+
+def _any(of: Callable, *trees) -> Array:
+    """Whether ``of`` is not zero anywhere."""
+    found = [jnp.any(leaf != 0) for leaf in jax.tree.leaves(jax.tree.map(of, *trees))]
+    return jnp.any(jnp.asarray(found))
+
+
+def _is_real(tree: Any) -> bool:
+    leaves = jax.tree.leaves(tree)
+    return all(jnp.issubdtype(jnp.result_type(a), jnp.floating) for a in leaves)
