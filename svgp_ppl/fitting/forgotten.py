@@ -67,7 +67,10 @@ def forgotten(
     moves: dict[str, Any] = dict.fromkeys(at, jnp.ones(()))
     if frozen:
         free = {n: p for n, p in params.items() if n not in frozen and _is_real(p)}
-        moves = jax.jvp(values_of, (free,), (jax.tree.map(jnp.ones_like, free),))[1]
+        back = jax.vjp(values_of, free)[1]
+        none = jax.tree.map(jnp.zeros_like, at)
+        one = jax.tree.map(jnp.ones_like, at)
+        moves = {name: back({**none, name: one[name]})[0] for name in at}
     (total, of_means), pull = jax.vjp(sums, at)
     one, none = jnp.ones_like(total), jnp.zeros_like(of_means)
     (slopes,), (of_means,) = pull((one, none)), pull((none, one))
