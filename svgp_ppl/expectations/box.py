@@ -22,7 +22,9 @@ _REACH = 16.0
 _DEPTH = 22.0
 _NUM_LOOKS = 3
 # Nodes for each component by the number of components: to search, and to integrate.
-_TO_LOOK = {2: 41, 3: 17}
+# With 41 to search, the ends of a ridge a tenth of a standard deviation wide fell
+# between them: 0.02 nats were outside the box.
+_TO_LOOK = {2: 81, 3: 17}
 _TO_INTEGRATE = {2: 192, 3: 40}
 
 
@@ -77,13 +79,11 @@ def _smaller(objective: Callable, low: Array, high: Array) -> tuple[Array, Array
     """The part of a box in which the integrand matters, with a cell on either side."""
     width = low.shape[-1]
     ticks = _ticks(low, high, _TO_LOOK[width])
-    values = objective(_tensor([ticks[..., q] for q in range(width)]))
-    values = jnp.nan_to_num(values, nan=-jnp.inf)
-    floor = jnp.max(values, axis=tuple(range(width))) - _DEPTH
+    profiles = _profiles(objective, ticks)
+    floor = jnp.max(profiles[0], axis=0) - _DEPTH
     cell = (high - low) / (len(ticks) - 1)
     ends = []
-    for q in range(width):
-        profile = jnp.max(values, axis=tuple(r for r in range(width) if r != q))
+    for q, profile in enumerate(profiles):
         side = ticks[..., q]
         inside = profile >= floor
         ends.append(
@@ -94,3 +94,22 @@ def _smaller(objective: Callable, low: Array, high: Array) -> tuple[Array, Array
         )
     first, last = (jnp.stack(end, axis=-1) for end in zip(*ends))
     return jnp.maximum(first, low), jnp.minimum(last, high)
+
+
+def _profiles(objective: Callable, ticks: Array) -> list[Array]:
+    """The highest value at each tick of each component, a list of Q [num, .., N]."""
+    width = ticks.shape[-1]
+    others = [ticks[..., q] for q in range(1, width)]
+
+    def add(highest, first):
+        values = objective(_tensor([first[None], *others]))
+        values = jnp.nan_to_num(values, nan=-jnp.inf)
+        here = [
+            jnp.max(values, axis=tuple(r for r in range(width) if r != q))
+            for q in range(width)
+        ]
+        return list(map(jnp.maximum, highest, here[1:])), here[0][0]
+
+    start = [jnp.full_like(side, -jnp.inf) for side in others]
+    highest, first = jax.lax.scan(add, start, ticks[..., 0])
+    return [first, *highest]

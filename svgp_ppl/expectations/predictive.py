@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.log_average import (
     climb,
@@ -66,9 +67,9 @@ def log_predictive_density(
     """log E_q p(y_n | f_n) in nats for every datum, [N].
 
     The likelihood's closed form if it has one; otherwise, for one component, the
-    trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three,
-    Gauss–Hermite recentred at the mode of q(f) p(y|f); for more, quasi-Monte Carlo
-    with 4096 points.
+    trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three, a grid on
+    the box that holds the mass, or Gauss–Hermite recentred at the mode of q(f) p(y|f)
+    if p is registered as log-concave; for more, quasi-Monte Carlo with 4096 points.
     """
     value = closed_form_log_predictive(likelihood, y, marginal)
     if value is None:
@@ -77,7 +78,8 @@ def log_predictive_density(
             starts = _starts(likelihood, y, marginal)
             value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
-            value = _by_recentred_hermite(likelihood, y, marginal)
+            find = _by_hermite if is_log_concave(likelihood) else _by_box
+            value = find(_of_normals(likelihood, y, marginal), marginal.mean)
         else:
             value = _by_quasi_monte_carlo(likelihood, y, marginal)
     return marginal.log_average(value)
@@ -108,52 +110,75 @@ def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array,
     return mean, marginal.average(average(about_the_mean, marginal))
 
 
-def _by_recentred_hermite(likelihood, y, marginal: Marginal) -> Array:
-    """Gauss–Hermite at the mode of q(f) p(y|f) in two or three components."""
-    width = num_components(marginal)
+def _of_normals(likelihood, y, marginal: Marginal) -> Callable:
+    """log p(y | f = m + C e) as a function of standard normals e [.., N, Q]."""
     if marginal.covariance is None:
-        factor = safe_sqrt(marginal.variance)[..., None] * jnp.eye(width)
+        eye = jnp.eye(num_components(marginal), dtype=marginal.mean.dtype)
+        factor = safe_sqrt(marginal.variance)[..., None] * eye
     else:
         factor = small_cholesky(marginal.covariance)
+    return lambda e: likelihood(marginal.mean + small_product(factor, e)).log_prob(y)
+
+
+def _by_hermite(log_likelihood: Callable, like: Array) -> Array:
+    """Gauss–Hermite at the one mode of q(f) p(y|f) in two or three components."""
+    width = like.shape[-1]
+    centre, values, vectors = _mode(log_likelihood, like)
+    nodes, weights = hermite_grid(20 if width == 2 else 12, width)
+    nodes = jnp.asarray(nodes, like.dtype).reshape(
+        len(nodes), *(1,) * (like.ndim - 1), width
+    )
+    e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], nodes)
+    # ∫ g(e) de = Σ w g(e_i) / N(node_i; 0, I) |spread|
+    log_weights = jnp.log(jnp.asarray(weights, like.dtype)) + 0.5 * jnp.sum(
+        jnp.square(nodes.reshape(len(weights), width)), axis=-1
+    )
+    terms = log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
+    terms = terms + log_weights.reshape(-1, *(1,) * (like.ndim - 1))
+    return logsumexp(terms, axis=0) - 0.5 * jnp.sum(jnp.log(values), axis=-1)
+
+
+def _by_box(log_likelihood: Callable, like: Array) -> Array:
+    """The box rule, in two or three components that may have several modes and ridges.
+
+    Standard normals may be rotated: here to the principal axes of the curvature at a
+    mode, so that a ridge such as that of p(y | f + g) is narrow along an axis.
+    """
+    _, _, vectors = _mode(log_likelihood, like)
+    return log_average_on_box(lambda e: log_likelihood(small_product(vectors, e)), like)
+
+
+def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
+    """A mode of −e²/2 + ℓ(e), and the principal curvatures and axes there.
+
+    Newton's method from the middle of the marginal, with absolute curvatures of at
+    least 1. It may end at a saddle, such as that of N(y; f g, σ²) at zero.
+
+    Returns:
+        [.., N, Q], [.., N, Q] and [.., N, Q, Q] without derivatives.
+    """
+    eye = jnp.eye(like.shape[-1], dtype=like.dtype)
 
     def objective(e):
-        f = marginal.mean + small_product(factor, e)
-        return -0.5 * jnp.sum(jnp.square(e), axis=-1) + likelihood(f).log_prob(y)
+        return log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
 
     slope = jax.grad(lambda e: jnp.sum(objective(e)))
 
-    def negative_hessian(e):
-        unit = jnp.eye(width, dtype=e.dtype)
-        columns = [
-            jax.jvp(slope, (e,), (jnp.broadcast_to(unit[q], e.shape),))[1]
-            for q in range(width)
-        ]
-        return -jnp.stack(columns, axis=-1)
-
-    def positive(hessian):
-        values, vectors = jnp.linalg.eigh(hessian)
+    def principal(e):
+        along = [jnp.broadcast_to(unit, e.shape) for unit in eye]
+        columns = [jax.jvp(slope, (e,), (unit,))[1] for unit in along]
+        hessian = jnp.stack(columns, axis=-1)
+        is_known = jnp.all(jnp.isfinite(hessian), axis=(-2, -1), keepdims=True)
+        values, vectors = jnp.linalg.eigh(jnp.where(is_known, hessian, eye))
         return jnp.maximum(jnp.abs(values), 1.0), vectors
 
     def newton(e):
-        values, vectors = positive(negative_hessian(e))
+        values, vectors = principal(e)
         rotated = small_product(jnp.swapaxes(vectors, -1, -2), slope(e)) / values
         return small_product(vectors, rotated)
 
-    centre = climb(objective, newton, jnp.zeros_like(marginal.mean))
-    values, vectors = jax.lax.stop_gradient(positive(negative_hessian(centre)))
-    centre = jax.lax.stop_gradient(centre)
-    nodes, weights = hermite_grid(20 if width == 2 else 12, width)
-    nodes = jnp.asarray(nodes, centre.dtype).reshape(
-        len(nodes), *(1,) * (centre.ndim - 1), width
-    )
-    spread = vectors / jnp.sqrt(values)[..., None, :]
-    e = centre + small_product(spread, nodes)
-    # ∫ g(e) de = Σ w g(e_i) / N(node_i; 0, I) |spread|
-    log_weights = jnp.log(jnp.asarray(weights, centre.dtype)) + 0.5 * jnp.sum(
-        jnp.square(nodes.reshape(len(weights), width)), axis=-1
-    )
-    terms = objective(e) + log_weights.reshape(-1, *(1,) * (centre.ndim - 1))
-    return logsumexp(terms, axis=0) - 0.5 * jnp.sum(jnp.log(values), axis=-1)
+    centre = climb(objective, newton, jnp.zeros_like(like))
+    return jax.lax.stop_gradient((centre, *principal(centre)))
 
 
 def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:

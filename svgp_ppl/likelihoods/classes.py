@@ -11,7 +11,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import closed_form_expectation
+from svgp_ppl.expectations import closed_form_expectation, is_log_concave
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
@@ -213,6 +213,12 @@ def _(likelihood: Softmax, y, marginal: Marginal):
     # −log(1 + P) = −softplus(log P)
     d = differences(y, marginal)
     return -jax.nn.softplus(logsumexp(d.mean + 0.5 * d.variance, axis=-1))
+
+
+@is_log_concave.register
+def _(likelihood: Softmax):
+    # f_y less a logarithm of a sum of exponentials, which is convex
+    return True
 
 
 @predictive_mean_and_variance.register
