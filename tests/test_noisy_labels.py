@@ -339,6 +339,62 @@ def test_correlated_classes_of_which_one_follows_from_the_others():
     assert np.all(np.isfinite(slopes[0])) and np.all(np.isfinite(slopes[1]))
 
 
+def _exact_of_two_processes(y, mean, mix):
+    """P(g_y is the largest) for g = mean + mix e: the interval of e_2 given e_1."""
+    e = np.linspace(-8.5, 8.5, 8001)
+    low, high = np.full_like(e, -np.inf), np.full_like(e, np.inf)
+    for c in np.delete(np.arange(len(mean)), y):
+        slope = mix[y] - mix[c]
+        root = -(mean[y] - mean[c] + slope[0] * e) / slope[1]
+        end, limit = (low, np.maximum) if slope[1] > 0 else (high, np.minimum)
+        limit(end, root, out=end)
+    inside = np.maximum(ndtr(high) - ndtr(low), 0)
+    return np.sum(inside * norm.pdf(e)) * (e[1] - e[0])
+
+
+@mostly_double
+@pytest.mark.parametrize(("rank", "num_classes"), [(1, 3), (1, 5), (2, 4), (2, 6)])
+def test_classes_mixed_from_few_processes(rank, num_classes, precision):
+    """Fewer processes than C − 1, value and derivatives: those were zero or wrong."""
+    rng = np.random.default_rng(rank + num_classes)
+    num = 12
+    mean, mix = rng.normal(size=(num, num_classes)), np.zeros((num, num_classes, 2))
+    mix[..., 2 - rank :] = rng.normal(size=(num, num_classes, rank))
+    y = np.arange(num) % num_classes
+    along = rng.normal(size=(2, num, num_classes)) / num_classes**0.5
+    along = along[0], along[1][..., None] * (np.sum(np.abs(mix), axis=1) > 0)[:, None]
+
+    @jax.jit
+    def run(mean, mix, along):
+        def value(mean, mix):
+            covariance = mix @ jnp.swapaxes(mix, -1, -2)
+            variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+            at = Marginal(mean, variance, covariance)
+            return probability_of_largest(jnp.asarray(y), at, 0.0)
+
+        slopes = [
+            jax.jvp(value, (mean, mix), tangents)[1]
+            for tangents in ((along[0], 0.0 * mix), (0.0 * mean, along[1]))
+        ]
+        pulled = jax.grad(lambda mean: jnp.sum(value(mean, mix)))(mean)
+        return value(mean, mix), *slopes, jnp.sum(pulled * along[0], axis=-1)
+
+    def exact(step, other):
+        places = zip(y, mean + step * along[0], mix + other * along[1])
+        return np.array([_exact_of_two_processes(*place) for place in places])
+
+    def slope(*step):
+        there, back = exact(*step), exact(*(-s for s in step))
+        return (there - back) / (2 * max(step))
+
+    value, by_mean, by_mix, pulled = run(*jax.tree.map(jnp.asarray, (mean, mix, along)))
+    np.testing.assert_allclose(value, exact(0, 0), atol=1e-5 if rank == 1 else 4e-3)
+    atol = 1e-4 if rank == 1 else 0.02
+    np.testing.assert_allclose(pulled, by_mean, atol=1e-5)
+    np.testing.assert_allclose(by_mean, slope(1e-3, 0.0), atol=atol)
+    np.testing.assert_allclose(by_mix, slope(0.0, 1e-3), atol=atol)
+
+
 @jax.jit
 def _of_four_classes(marginal, y, flip):
     likelihood = lk.AdditiveNoiseCategorical(4, "probit", flip)

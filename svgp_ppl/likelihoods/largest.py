@@ -26,6 +26,10 @@ _BULK = 0.25
 _NEWTON_STEPS = 6
 # Points of the integral over C − 2 dimensions when components are correlated.
 _NUM_POINTS = 128
+# An entry of a factor counts as zero below this many roots of a rounding.
+_ROUNDING = 8.0
+# Ends of an interval that has none, in standard deviations.
+_BEYOND = 40.0
 
 
 def probability_of_largest(
@@ -190,39 +194,68 @@ def _of_correlated(
 def _orthant(mean: Array, covariance: Array) -> Array:
     """P(d > 0) for d ~ N(mean, covariance), by conditioning in turn (Genz 1992).
 
-    d = mean + L z: given z_1 .. z_{i−1}, the i-th coordinate is positive with
-    probability Φ(b_i), and z_i is drawn from its normal cut off there. The product of
-    these is averaged over 128 fixed quasi-random points in C − 2 dimensions (exact for
-    two classes): a smooth function of mean and covariance.
+    d = mean + L z. Given z_1 .. z_{i−1}, those d_c of which z_i is the last coordinate
+    are positive for z_i in an interval: its own alone if the covariance has full rank,
+    and otherwise also those that follow from z_1 .. z_i (Genz & Kwong 2000). z_i is
+    drawn from its normal cut off there. The product of the probabilities of these
+    intervals is averaged over 128 fixed quasi-random points in one dimension less than
+    the rank (exact for rank one): a smooth function of mean and covariance.
     """
     size = mean.shape[-1]
-    edge = jnp.finfo(mean.dtype)
     variances = jnp.diagonal(covariance, axis1=-2, axis2=-1)
     # The least likely first: fewer of the later factors then vary.
     order = jnp.argsort(mean / floored_sqrt(variances), axis=-1)
-    mean = jnp.take_along_axis(mean, order, axis=-1)
+    mean, variances = (
+        jnp.take_along_axis(values, order, axis=-1) for values in (mean, variances)
+    )
     covariance = jnp.take_along_axis(covariance, order[..., :, None], axis=-2)
     covariance = jnp.take_along_axis(covariance, order[..., None, :], axis=-1)
     factor = small_cholesky(covariance)
+    # Of a zero pivot, the root of a rounding may be left.
+    least = _ROUNDING * (jnp.finfo(mean.dtype).eps * jnp.abs(variances)) ** 0.5
+    is_zero = jnp.abs(factor) <= least[..., None]
+    factor = jnp.where(is_zero, 0.0, factor)
+    later = jnp.cumsum(jnp.flip(~is_zero, -1), axis=-1)
+    is_last = ~is_zero & (jnp.flip(later, -1) == 1)
+    known = jnp.where(jnp.all(is_zero, axis=-1), jnp.heaviside(mean, 0.5), 1.0)
     nodes, _ = normal_nodes(QuasiMonteCarlo(_NUM_POINTS), size)
     nodes = nodes if size > 1 else jnp.zeros((1, 1))
     uniform = ndtr(nodes.astype(mean.dtype)).T  # [C − 1, points]; the last is not used
 
     def condition(carry, given):
-        z, product = carry  # [points, .., N, C − 1] and [points, .., N]
-        mean, row, uniform, is_here = given
-        pivot = jnp.sum(row * is_here, axis=-1)
-        # A zero pivot, d_i known from the others, is a step.
-        ratio = (mean + jnp.sum(row * z, axis=-1)) / floored_sqrt(jnp.square(pivot))
-        probability = ndtr(ratio)
-        # P(Z > z_i) = u Φ(b_i)
-        tail = uniform.reshape(-1, *(1,) * mean.ndim) * probability
-        z_here = -ndtri(jnp.clip(tail, edge.tiny, 1.0 - edge.eps))
-        return (z + is_here * z_here[..., None], product * probability), None
+        d, product = carry  # [points, .., N, C − 1] and [points, .., N]
+        column, is_last, uniform = given
+        uniform = uniform.reshape(-1, *(1,) * (mean.ndim - 1))
+        z, probability = _cut_off(uniform, *_interval(d, column, is_last))
+        return (d + column * z[..., None], product * probability), None
 
-    rows = jnp.moveaxis(mean, -1, 0), jnp.moveaxis(factor, -2, 0)
-    start = jnp.zeros((uniform.shape[1], *mean.shape), mean.dtype)
-    start = start, jnp.ones(start.shape[:-1], mean.dtype)
-    eye = jnp.eye(size, dtype=mean.dtype)
-    (_, product), _ = jax.lax.scan(condition, start, (*rows, uniform, eye))
+    columns = (jnp.moveaxis(values, -1, 0) for values in (factor, is_last))
+    start = jnp.broadcast_to(mean, (uniform.shape[1], *mean.shape))
+    start = start, jnp.broadcast_to(jnp.prod(known, axis=-1), start.shape[:-1])
+    (_, product), _ = jax.lax.scan(condition, start, (*columns, uniform))
     return jnp.mean(product, axis=0)
+
+
+def _interval(d: Array, column: Array, is_last: Array) -> tuple[Array, Array]:
+    """The ends of those z for which d + column · z > 0 where z comes last."""
+    root = -d / jnp.where(is_last, column, 1.0)
+    from_below, from_above = is_last & (column > 0), is_last & (column < 0)
+    low = jnp.max(jnp.where(from_below, root, -_BEYOND), axis=-1)
+    high = jnp.min(jnp.where(from_above, root, _BEYOND), axis=-1)
+    return jnp.minimum(low, _BEYOND), jnp.maximum(high, -_BEYOND)
+
+
+def _cut_off(uniform: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """A standard normal within an interval, and the probability of that.
+
+    In upper tails, of the interval or of its mirror image: where it is narrow and far
+    out, Φ(high) − Φ(low) is a difference of small numbers.
+    """
+    edge = jnp.finfo(low.dtype)
+    is_left = low + high < 0.0
+    low, high = jnp.where(is_left, -high, low), jnp.where(is_left, -low, high)
+    beyond = ndtr(-high)
+    probability = jnp.maximum(ndtr(-low) - beyond, 0.0)
+    # P(Z > z) = P(Z > high) + u P(low < Z < high)
+    z = -ndtri(jnp.clip(beyond + uniform * probability, edge.tiny, 1.0 - edge.eps))
+    return jnp.where(is_left, -z, z), probability
