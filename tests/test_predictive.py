@@ -300,6 +300,43 @@ def test_two_components_with_several_modes(name, precision):
     np.testing.assert_allclose(find(Marginal(*leaves, weights)), whole, atol=atol)
 
 
+def test_two_components_that_hardly_vary():
+    """One grid at the mode is enough, and the box is not evaluated, also under vmap."""
+    y, num = jnp.array([0.0, 1.0, 2.0, 5.0]), 4
+    widths = jnp.array([0.03, 0.06, 0.1])
+    calls = []
+
+    def counted(f):
+        jax.debug.callback(lambda: calls.extend(f.shape))
+        return dist.StudentT(3.0, f[..., 0], 0.2 * jnp.exp(f[..., 1]))
+
+    def find(width):
+        mean = jnp.array([[0.3, -0.2]] * num)
+        marginal = Marginal(mean, jnp.full((num, 2), width**2))
+        return log_predictive_density(counted, y, marginal)
+
+    found = jax.jit(jax.vmap(find))(widths)
+    jax.effects_barrier()
+    assert 192 not in calls and calls
+    exact = [
+        _given_the_second_of_student(np.asarray(y), 0.3, -0.2, float(width))
+        for width in widths
+    ]
+    np.testing.assert_allclose(found, exact, atol=1e-7)
+    calls.clear()
+    jax.jit(find)(0.5).block_until_ready()
+    jax.effects_barrier()
+    assert 192 in calls
+
+
+def _given_the_second_of_student(y, mean, other, width):
+    e = np.linspace(-9, 9, 801)
+    f, g = mean + width * e[:, None, None], other + width * e[:, None]
+    terms = st.t.logpdf(y, 3.0, f, 0.2 * np.exp(g))
+    weights = st.norm.logpdf(e)[:, None] + st.norm.logpdf(e) + 2 * np.log(e[1] - e[0])
+    return logsumexp(terms + weights[..., None], axis=(0, 1))
+
+
 def test_three_components_with_several_modes():
     """N(y; f g + h, 0.3²), h in closed form, and a ridge across all three."""
     y = np.array([0.0, 3.0, 8.0])

@@ -6,6 +6,7 @@ the integrand is: see ``log_average``.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -49,6 +50,10 @@ _POINTS_AT_A_TIME = 256
 # Modes of the integrand that are looked for where nothing is known of a likelihood. The
 # time grows like the square of their number, and that of two other grids.
 _NUM_PEAKS = 2
+# The integrand is near to a Gaussian, and Gauss–Hermite enough, if its curvatures are
+# at most so many times those of q, and its logarithm departs from a quadratic form by
+# at most so many nats within so many standard deviations.
+_BROAD, _DEPARTURE, _NEAR = 2.0, 3.0, 5.0
 # Labels whose probabilities are computed together, sharing the points.
 _LABELS_AT_A_TIME = 16
 
@@ -78,7 +83,7 @@ def log_predictive_density(
             starts = _starts(likelihood, y, marginal)
             value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
-            find = _by_hermite if is_log_concave(likelihood) else _by_box
+            find = _by_hermite if is_log_concave(likelihood) else _by_hermite_or_box
             value = find(_of_normals(likelihood, y, marginal), marginal.mean)
         else:
             value = _by_quasi_monte_carlo(likelihood, y, marginal)
@@ -122,30 +127,61 @@ def _of_normals(likelihood, y, marginal: Marginal) -> Callable:
 
 def _by_hermite(log_likelihood: Callable, like: Array) -> Array:
     """Gauss–Hermite at the one mode of q(f) p(y|f) in two or three components."""
-    width = like.shape[-1]
-    centre, values, vectors = _mode(log_likelihood, like)
-    nodes, weights = hermite_grid(20 if width == 2 else 12, width)
-    nodes = jnp.asarray(nodes, like.dtype).reshape(
-        len(nodes), *(1,) * (like.ndim - 1), width
-    )
-    e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], nodes)
-    # ∫ g(e) de = Σ w g(e_i) / N(node_i; 0, I) |spread|
-    log_weights = jnp.log(jnp.asarray(weights, like.dtype)) + 0.5 * jnp.sum(
-        jnp.square(nodes.reshape(len(weights), width)), axis=-1
-    )
-    terms = log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
-    terms = terms + log_weights.reshape(-1, *(1,) * (like.ndim - 1))
-    return logsumexp(terms, axis=0) - 0.5 * jnp.sum(jnp.log(values), axis=-1)
+    return _at_mode(log_likelihood, *_mode(log_likelihood, like))[0]
 
 
-def _by_box(log_likelihood: Callable, like: Array) -> Array:
+def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     """The box rule, in two or three components that may have several modes and ridges.
 
     Standard normals may be rotated: here to the principal axes of the curvature at a
     mode, so that a ridge such as that of p(y | f + g) is narrow along an axis.
+
+    Where p(y|f) changes little within q(f) at all data, as under most draws of v, the
+    grid of Gauss–Hermite shows that the integrand is near to a Gaussian, and is enough.
     """
-    _, _, vectors = _mode(log_likelihood, like)
-    return log_average_on_box(lambda e: log_likelihood(small_product(vectors, e)), like)
+    centre, values, vectors = _mode(log_likelihood, like)
+    near, departure = _at_mode(log_likelihood, centre, values, vectors)
+    is_enough = jnp.all(values <= _BROAD) & jnp.all(departure <= _DEPARTURE)
+
+    def on_box(at):
+        # XLA would take what does not depend on the loop out of it, and do it always.
+        axes, _ = jax.lax.optimization_barrier((vectors, at))
+        rotated = partial(small_product, axes)
+        value = log_average_on_box(lambda e: log_likelihood(rotated(e)), like)
+        return value.astype(near.dtype), jnp.full_like(is_enough, True)
+
+    # Under vmap over draws a cond would do both for each draw, and a loop does not.
+    return jax.lax.while_loop(lambda at: ~at[1], on_box, (near, is_enough))[0]
+
+
+def _at_mode(
+    log_likelihood: Callable, centre: Array, values: Array, vectors: Array
+) -> tuple[Array, Array]:
+    """Gauss–Hermite about a mode, and how far its integrand is from a Gaussian there.
+
+    Returns:
+        The logarithm of the average, and the largest departure from a quadratic form of
+        the logarithm of the integrand, within ``_NEAR`` standard deviations.
+    """
+    width = centre.shape[-1]
+    nodes, weights = hermite_grid(20 if width == 2 else 12, width)
+    t = jnp.asarray(nodes, centre.dtype)
+    t = t.reshape(len(nodes), *(1,) * (centre.ndim - 1), width)
+    e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], t)
+
+    def objective(e):
+        return log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
+
+    # ∫ g(e) de = Σ w g(e_i) / N(t_i; 0, I) |spread|
+    squares = 0.5 * jnp.sum(jnp.square(t), axis=-1)
+    terms = objective(e) + squares
+    log_weights = jnp.log(jnp.asarray(weights, centre.dtype))
+    log_weights = log_weights.reshape(-1, *(1,) * (centre.ndim - 1))
+    average = logsumexp(terms + log_weights, axis=0)
+    is_near = jnp.all(jnp.abs(t) <= _NEAR, axis=-1)
+    departure = jnp.where(is_near, jnp.abs(terms - objective(centre)), 0.0)
+    determinant = 0.5 * jnp.sum(jnp.log(values), axis=-1)
+    return average - determinant, jnp.max(departure, axis=0)
 
 
 def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
