@@ -303,7 +303,7 @@ def test_two_components_with_several_modes(name, precision):
 def test_two_components_that_hardly_vary():
     """One grid at the mode is enough, and the box is not evaluated, also under vmap."""
     y, num = jnp.array([0.0, 1.0, 2.0, 5.0]), 4
-    widths = jnp.array([0.03, 0.06, 0.1])
+    widths = jnp.array([0.02, 0.04, 0.06])
     calls = []
 
     def counted(f):
