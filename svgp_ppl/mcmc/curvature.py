@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy.sparse.linalg import LinearOperator, cg
 
 from svgp_ppl.mcmc.affine import Coordinates, with_pseudo_data
 from svgp_ppl.mcmc.sites import base_of
@@ -52,7 +53,8 @@ _MOST_TO_CLIMB = 30
 _MOST_LOOKS = 20
 # ξ follows θ if an sd of some θ would move its maximum by more sd than that.
 _FOLLOWED = 0.5
-# Corrections of B, each at the sd that θ has along the last, and products with A.
+# Corrections of K, each at the sd that θ has with the last, products with A in one, and
+# the share that a correction may leave for another to be worth its while.
 _MOST_CORRECTIONS, _MOST_PRODUCTS, _PROGRESS = 4, 6, 0.7
 # Step along ξ in sd, and the residual at which A⁻¹ is accurate enough.
 _STEP_OF_XI, _RESIDUAL = 0.3, 0.1
@@ -219,46 +221,37 @@ def _followed(
     density: _Density, start: np.ndarray, seen: _Look, scale_trils: Mapping[str, Any]
 ) -> tuple[dict, _Look]:
     """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot."""
-    slopes, before = density.no_slopes, seen
-    last = np.inf
+    slopes, sd = density.no_slopes, seen.sd()
     for _ in range(_MOST_CORRECTIONS):
-        sd = seen.sd()
-        pull = seen.pull * sd  # in sd of θ
-        largest = np.max(np.linalg.norm(pull, axis=0), initial=0.0)
-        if largest <= _FOLLOWED or largest > _PROGRESS * last:
+        pull = seen.pull * sd  # of an sd of θ
+        if np.max(np.linalg.norm(pull, axis=0), initial=0.0) <= _FOLLOWED:
             break
-        last = largest
         by_xi = -_solved(partial(density.times_curvature, slopes), pull) / sd
         more = density.slopes_of(by_xi, scale_trils)
-        slopes = {name: slopes[name] + more[name] for name in slopes}
+        new = {name: slopes[name] + more[name] for name in slopes}
         # θ is known less once ξ follows: differences are taken there again.
-        found = density.look(slopes, start, sd / 2)
+        found = density.look(new, start, sd / 2)
         if found.is_finite():
-            found = density.look(slopes, start, found.sd() / 2)
-        if not found.is_finite():
-            return density.no_slopes, before
-        seen = found
+            found = density.look(new, start, found.sd() / 2)
+        left = np.linalg.norm(found.pull * sd) / np.linalg.norm(pull)
+        if not (found.is_finite() and left < 1):
+            break
+        slopes, seen, sd = new, found, found.sd()
+        if left > _PROGRESS:
+            break
     return slopes, seen
 
 
 def _solved(times: Callable, right: np.ndarray) -> np.ndarray:
-    """A⁻¹ right by conjugate gradients, all columns together."""
-    x, rest = np.zeros_like(right), right
-    step, size = rest, np.sum(rest**2, axis=0)
-    goal = _RESIDUAL**2 * size
-    for _ in range(_MOST_PRODUCTS):
-        ahead = times(step)
-        bend = np.sum(step * ahead, axis=0)
-        goes_on = (bend > 0) & (size > goal)
-        if not np.any(goes_on):
-            break
-        length = np.where(goes_on, size / np.where(goes_on, bend, 1.0), 0.0)
-        x, rest = x + length * step, rest - length * ahead
-        new = np.where(goes_on, np.sum(rest**2, axis=0), size)
-        share = np.where(goes_on, new / np.where(size > 0, size, 1.0), 0.0)
-        step = np.where(goes_on, rest + share * step, step)
-        size = new
-    return x
+    """A⁻¹ right, by conjugate gradients on all columns together."""
+
+    def product(row: np.ndarray) -> np.ndarray:
+        return times(row.reshape(right.shape)).ravel()
+
+    shape = (right.size, right.size)
+    a: Any = LinearOperator(shape, matvec=product, dtype=float)  # type: ignore
+    found, _ = cg(a, right.ravel(), rtol=_RESIDUAL, maxiter=_MOST_PRODUCTS)
+    return found.reshape(right.shape)
 
 
 def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
