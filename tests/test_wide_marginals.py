@@ -325,7 +325,7 @@ LOG_CONCAVE = {
 
 def test_what_is_called_log_concave_is():
     """Second differences of log p(y|f) in f, for everything that is registered."""
-    assert set(LOG_CONCAVE) == set(is_log_concave.registry) - {object}
+    assert {*LOG_CONCAVE, lk.Softmax} == set(is_log_concave.registry) - {object}
     f = np.linspace(-15.0, 15.0, 301)[:, None]
     for likelihood, y in LOG_CONCAVE.values():
         assert is_log_concave(likelihood)
@@ -334,6 +334,18 @@ def test_what_is_called_log_concave_is():
         bends = np.diff(values, 2, axis=0)
         assert np.all(bends <= 1e-9 * (1.0 + np.abs(values[1:-1])))
     assert not is_log_concave(lk.StudentT(4.0, 1.0))
+
+
+def test_softmax_is_log_concave():
+    """Along lines through its three components."""
+    start, along = np.random.default_rng(0).normal(size=(2, 50, 3))
+    f = start + np.linspace(-15.0, 15.0, 301)[:, None, None] * along
+    likelihood = lk.Softmax(3)
+    assert is_log_concave(likelihood)
+    for y in range(3):
+        values = np.asarray(likelihood(jnp.asarray(f)).log_prob(y))
+        bends = np.diff(values, 2, axis=0)
+        assert np.all(bends <= 1e-9 * (1.0 + np.abs(values[1:-1])))
 
 
 # Likelihood and data, and what is zero at the singularities of log p(y|f), or at ∓ i,
