@@ -75,6 +75,7 @@ def log_predictive_density(
     trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three, a grid on
     the box that holds the mass, or Gauss–Hermite recentred at the mode of q(f) p(y|f)
     if p is registered as log-concave; for more, quasi-Monte Carlo with 4096 points.
+    That of two or three has derivatives in forward mode only.
     """
     value = closed_form_log_predictive(likelihood, y, marginal)
     if value is None:

@@ -149,7 +149,8 @@ def data_that_move(
         scale_tril: L of every output.
         xi: D changes.
     """
-    g = np.asarray(_of_v(sites.projection, jnp.asarray(scale_tril)), float)
+    given = jnp.asarray(sites.projection), jnp.asarray(scale_tril)
+    g = np.asarray(_of_v(*given), float)
     transposed = np.swapaxes(g, -1, -2)
     tril = np.linalg.cholesky(np.eye(g.shape[-1]) + transposed @ g)
     # Singular values are those of G divided by √(1 + their square).
