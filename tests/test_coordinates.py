@@ -129,9 +129,15 @@ def diagonal(model):
 
 
 def fitted(model, make_guide, key=0):
-    """A guide and parameters that no optimiser found: the identities hold anywhere."""
+    """A guide and parameters that no optimiser found: the identities hold anywhere.
+
+    What is added to a process is followed near an optimum only.
+    """
     guide = make_guide(model)
-    options = {"num_steps": 4, "optimizer": optax.adam(0.1), "progress": False}
+    steps, optimizer = 4, optax.adam(0.1)
+    if model is with_level:
+        steps, optimizer = 200, gp.natural_gradient(1.0, optimizer)
+    options = {"num_steps": steps, "optimizer": optimizer, "progress": False}
     fit = gp.fit(random.key(key), model, guide, X, Y, **options)
     return guide, dict(fit.params)
 

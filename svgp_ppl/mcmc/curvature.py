@@ -222,7 +222,7 @@ def _followed(
 ) -> tuple[dict, _Look]:
     """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot."""
     slopes, sd = density.no_slopes, seen.sd()
-    for _ in range(_MOST_CORRECTIONS):
+    for _ in range(_MOST_CORRECTIONS if slopes else 0):
         pull = seen.pull * sd  # of an sd of θ
         if np.max(np.linalg.norm(pull, axis=0), initial=0.0) <= _FOLLOWED:
             break

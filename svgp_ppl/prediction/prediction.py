@@ -270,7 +270,7 @@ class Prediction:
         centre, spread = (np.asarray(moment) for moment in self._start(of))
 
         def cdf(places: np.ndarray) -> np.ndarray:
-            return sites.over_draws(
+            found = sites.over_draws(
                 name,
                 ("cdf", of, num_nodes),
                 of_data if is_data else of_latent,
@@ -278,6 +278,7 @@ class Prediction:
                 jnp.asarray(places, centre.dtype),
                 jnp.asarray(lost, centre.dtype),
             )
+            return np.asarray(found)
 
         is_discrete = is_data and sites.runs.look(
             lambda sites: observe_sites(sites)[name].support.is_discrete
