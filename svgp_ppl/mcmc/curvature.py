@@ -54,8 +54,8 @@ _MOST_LOOKS = 20
 # ξ follows θ if an sd of some θ would move its maximum by more sd than that.
 _FOLLOWED = 0.5
 # Corrections of K, each at the sd that θ has with the last, products with A in one, and
-# the share that a correction may leave for another to be worth its while.
-_MOST_CORRECTIONS, _MOST_PRODUCTS, _PROGRESS = 4, 6, 0.7
+# how much the sd of a θ has to grow by one.
+_MOST_CORRECTIONS, _MOST_PRODUCTS, _GROWTH = 4, 6, 1.2
 # Step along ξ in sd, and the residual at which A⁻¹ is accurate enough.
 _STEP_OF_XI, _RESIDUAL = 0.3, 0.1
 
@@ -220,25 +220,30 @@ class _Density:
 def _followed(
     density: _Density, start: np.ndarray, seen: _Look, scale_trils: Mapping[str, Any]
 ) -> tuple[dict, _Look]:
-    """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot."""
+    """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot.
+
+    A column of K is taken if the sd of its θ grows by it, as that of an intercept does
+    when f follows. The kernel, which the sites follow, is left alone.
+    """
     slopes, sd = density.no_slopes, seen.sd()
     for _ in range(_MOST_CORRECTIONS if slopes else 0):
         pull = seen.pull * sd  # of an sd of θ
-        if np.max(np.linalg.norm(pull, axis=0), initial=0.0) <= _FOLLOWED:
-            break
+        wanted = np.linalg.norm(pull, axis=0) > _FOLLOWED
         by_xi = -_solved(partial(density.times_curvature, slopes), pull) / sd
-        more = density.slopes_of(by_xi, scale_trils)
-        new = {name: slopes[name] + more[name] for name in slopes}
-        # θ is known less once ξ follows: differences are taken there again.
-        found = density.look(new, start, sd / 2)
-        if found.is_finite():
-            found = density.look(new, start, found.sd() / 2)
-        left = np.linalg.norm(found.pull * sd) / np.linalg.norm(pull)
-        if not (found.is_finite() and left < 1):
+        found = None
+        while np.any(wanted):
+            more = density.slopes_of(by_xi * wanted, scale_trils)
+            new = {name: slopes[name] + more[name] for name in slopes}
+            # θ is known less once ξ follows: differences are taken there again.
+            found = density.look(new, start, sd / 2)
+            found = density.look(new, start, np.nan_to_num(found.sd(), nan=1.0) / 2)
+            grows = found.sd() > _GROWTH * sd
+            if np.all(grows | ~wanted):
+                break
+            wanted &= grows
+        if not np.any(wanted) or found is None or not found.is_finite():
             break
         slopes, seen, sd = new, found, found.sd()
-        if left > _PROGRESS:
-            break
     return slopes, seen
 
 
