@@ -226,6 +226,7 @@ def _followed(
     when f follows. The kernel, which the sites follow, is left alone.
     """
     slopes, sd = density.no_slopes, seen.sd()
+    growth = np.full(len(start), _GROWTH)
     for _ in range(_MOST_CORRECTIONS if slopes else 0):
         pull = seen.pull * sd  # of an sd of θ
         wanted = np.linalg.norm(pull, axis=0) > _FOLLOWED
@@ -237,13 +238,14 @@ def _followed(
             # θ is known less once ξ follows: differences are taken there again.
             found = density.look(new, start, sd / 2)
             found = density.look(new, start, np.nan_to_num(found.sd(), nan=1.0) / 2)
-            grows = found.sd() > _GROWTH * sd
+            grows = found.sd() > growth * sd
             if np.all(grows | ~wanted):
                 break
             wanted &= grows
         if not np.any(wanted) or found is None or not found.is_finite():
             break
         slopes, seen, sd = new, found, found.sd()
+        growth[wanted] = 1.0  # the rest of what is followed
     return slopes, seen
 
 
