@@ -230,8 +230,9 @@ def _followed(
     for _ in range(_MOST_CORRECTIONS if slopes else 0):
         pull = seen.pull * sd  # of an sd of θ
         wanted = np.linalg.norm(pull, axis=0) > _FOLLOWED
+        if not np.any(wanted):
+            break
         by_xi = -_solved(partial(density.times_curvature, slopes), pull) / sd
-        found = None
         while np.any(wanted):
             more = density.slopes_of(by_xi * wanted, scale_trils)
             new = {name: slopes[name] + more[name] for name in slopes}
@@ -239,10 +240,12 @@ def _followed(
             found = density.look(new, start, sd / 2)
             found = density.look(new, start, np.nan_to_num(found.sd(), nan=1.0) / 2)
             grows = found.sd() > growth * sd
-            if np.all(grows | ~wanted):
+            if not np.any(wanted & ~grows):
                 break
             wanted &= grows
-        if not np.any(wanted) or found is None or not found.is_finite():
+        else:  # no sd grows
+            break
+        if not found.is_finite():
             break
         slopes, seen, sd = new, found, found.sd()
         growth[wanted] = 1.0  # the rest of what is followed
