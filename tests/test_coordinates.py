@@ -16,9 +16,9 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
-from svgp_ppl.mcmc import collapsed
+from svgp_ppl.mcmc import collapsed, coupling
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates
-from svgp_ppl.mcmc.coordinates import _finite_sites, fitted_start
+from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
@@ -87,6 +87,13 @@ def several_outputs(x, y=None):
     f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
     with numpyro.plate("data", len(x)):
         gp.observe("y", gp.likelihoods.HeteroscedasticGaussian(), f(x), obs=y)
+
+
+def outputs_in_a_sum(x, y=None):
+    f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
+    with numpyro.plate("data", len(x)):
+        latent = f(x)[..., 0] + f(x)[..., 1] * x[:, 0]
+        gp.observe("y", gp.likelihoods.Gaussian(0.3), latent, obs=y)
 
 
 def additive(x, y=None):
@@ -234,7 +241,8 @@ def value_and_slopes(function, at):
         pytest.param(with_mean, gp.AutoGaussian, marks=pytest.mark.slow),
     ],
 )
-def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
+def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide, monkeypatch):
+    monkeypatch.setattr(coupling, "_MOST_VALUES", 0)
     guide, params = fitted(model, make_guide)
     tril = params["auto_f_scale_tril"] = 0.4 * params["auto_f_scale_tril"]
     target = Target(random.key(1), model, (X, Y), {}, params)
@@ -254,6 +262,70 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
 
 
 @pytest.mark.parametrize(
+    ("model", "make_guide"),
+    [
+        (with_level, gp.AutoGaussian),
+        (outputs_in_a_sum, diagonal),
+        pytest.param(outputs_in_a_sum, gp.AutoGaussian, marks=pytest.mark.slow),
+        pytest.param(
+            with_level,
+            lambda model: gp.AutoCoupled(model, [["g"], ["f"]]),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
+    model, make_guide
+):
+    """Gaussian noise: at θ̂ it is the inverse Hessian, by automatic differentiation.
+
+    Precisions within 0.01 of those of the prior have no site.
+    """
+    guide, params = fitted(model, make_guide)
+    target = Target(random.key(1), model, (X, Y), {}, params)
+    start = fitted_start(random.key(2), guide, params, target, 1)
+    others, names = at_the_fit(target, guide, params), target.whitened_names
+    bases = {n: jnp.zeros(start.positions[base_of(n)].shape[1:]) for n in names}
+    flat, unravel = ravel_pytree(bases)
+
+    def whitened(flat):
+        xi = {base_of(n): value for n, value in unravel(flat).items()}
+        found = target.constrain({**others, **xi}, start.data)
+        return ravel_pytree({n: found[n] for n in names})[0]
+
+    def density(flat):
+        return target.logdensity_fn({**others, **unravel(flat)}, target.data)
+
+    slopes = jax.jit(jax.jacfwd(whitened))(flat)
+    precision = -jax.jit(jax.hessian(density))(flat)
+    assert np.linalg.cond(precision) > 30
+    found = np.linalg.inv(slopes @ slopes.T)
+    np.testing.assert_allclose(found, precision, atol=0.01)
+
+
+@pytest.mark.parametrize("make_guide", [gp.AutoGaussian, gp.AutoCoupled])
+def test_outputs_that_do_not_depend_on_each_other_keep_the_q_of_the_fit(make_guide):
+    """One group of sites for each output, or the one that the guide has."""
+
+    def separate(x, y=None):
+        f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x)[..., 0], obs=y)
+            gp.observe("w", gp.likelihoods.Gaussian(0.2), f(x)[..., 1], obs=2 * y)
+
+    guide = make_guide(separate)
+    options = {"optimizer": gp.natural_gradient(1.0, optax.adam(0.0))}
+    fit = gp.fit(
+        random.key(0), separate, guide, X, Y, num_steps=2, progress=False, **options
+    )
+    target = Target(random.key(1), separate, (X, Y), {}, fit.params)
+    start = fitted_start(random.key(2), guide, fit.params, target, 1)
+    groups = 2 if make_guide is gp.AutoGaussian else 1
+    assert len(start.data.sites["f"].projection) == groups
+    assert start.num_blocks == 1
+
+
+@pytest.mark.parametrize(
     ("model", "make_guide", "num_blocks"),
     [
         (several_outputs, gp.AutoGaussian, 2),
@@ -266,7 +338,10 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide):
         ),
     ],
 )
-def test_blocks_are_the_gaussians_of_the_fit(model, make_guide, num_blocks):
+def test_blocks_are_the_gaussians_of_the_fit(
+    model, make_guide, num_blocks, monkeypatch
+):
+    monkeypatch.setattr(coupling, "_MOST_VALUES", 5)  # fewer than v has
     guide, params = fitted(model, make_guide)
     target = Target(random.key(1), model, (X, Y), {}, params)
     assert (
@@ -322,7 +397,7 @@ def test_no_coordinates_come_from_a_gaussian_that_is_none():
     """One that is a point, or not finite: what else is known of it is not looked at."""
     unused = {"f": None}
     for covariance in (np.zeros((1, 3, 3)), np.full((1, 3, 3), np.nan)):
-        assert _finite_sites([(np.zeros((1, 3)), covariance, unused)]) == ({}, {})
+        assert not _is_finite(coupling.Gaussian(np.zeros((1, 3)), covariance, unused))
 
 
 def test_coordinates_are_scaled_by_the_inverse_curvature():

@@ -1,7 +1,8 @@
 """Coordinates in which a fit is standard normal, for every sampler."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
+from svgp_ppl.mcmc.coupling import Gaussian, are_looked_at, coupled
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -48,9 +50,14 @@ class Start(NamedTuple):
 
     @property
     def num_blocks(self) -> int:
-        """Number of Gaussians, independent given θ, that the coordinates of v have."""
+        """Number of Gaussians, independent given θ, that v has in the coordinates.
+
+        One if it was seen whether they depend on each other.
+        """
         sites = self.data.sites.values()
-        return sum(len(one.projection) for one in sites if not one.of_others)
+        number = sum(len(one.projection) for one in sites if not one.of_others)
+        size = sum(one.projection[:, 0].size for one in sites)
+        return min(number, 1) if are_looked_at(size) else number
 
 
 def fitted_start(
@@ -205,7 +212,8 @@ def _fitted_sites(
     made_of = ("fitted sites", guide, *target.made_of)
     given = (key, dict(params), dict(centre), target.data)
     found = jax.device_get(call(gaussians, made_of, *given, runs_once=True))
-    return _finite_sites(found)
+    finite = [one for one in starmap(Gaussian, found) if _is_finite(one)]
+    return _sites_of_all(coupled(target, centre, finite))
 
 
 def _joint_sites(
@@ -227,7 +235,8 @@ def _joint_sites(
     given = (key, dict(centre), target.data)
     priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
-    return _finite_sites([(loc[None], covariance[None], priors)])
+    found = Gaussian(loc[None], covariance[None], priors)
+    return _sites_of_all([found] if _is_finite(found) else [])
 
 
 class _Found(NamedTuple):
@@ -237,15 +246,19 @@ class _Found(NamedTuple):
     scale_trils: dict[str, Any]
 
 
-def _finite_sites(found: list) -> _Found:
-    """The sites of every group of processes that has a finite Gaussian."""
+def _is_finite(gaussian: Gaussian) -> bool:
+    """Whether it is one, and no point."""
+    is_finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gaussian))
+    return is_finite and bool(np.any(gaussian.covariance))
+
+
+def _sites_of_all(found: Sequence[Gaussian]) -> _Found:
+    """The sites of the processes of some Gaussians."""
     sites: dict[str, Sites] = {}
     scale_trils: dict[str, Any] = {}
     for loc, covariance, priors in found:
-        arrays = jax.tree.leaves((loc, covariance, priors))
-        if all(np.all(np.isfinite(array)) for array in arrays) and np.any(covariance):
-            sites |= sites_of(loc, covariance, priors)
-            scale_trils |= {name: prior.scale_tril for name, prior in priors.items()}
+        sites |= sites_of(loc, covariance, priors)
+        scale_trils |= {name: prior.scale_tril for name, prior in priors.items()}
     dtype = jnp.result_type(float)
     sites = jax.tree.map(lambda array: np.asarray(array, dtype), sites)
     return _Found(sites, scale_trils)

@@ -21,18 +21,16 @@ gradients.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from scipy.sparse.linalg import LinearOperator, cg
 
-from svgp_ppl.mcmc.affine import Coordinates, with_pseudo_data
+from svgp_ppl.mcmc.affine import Coordinates
+from svgp_ppl.mcmc.differences import Density, Look
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.target import Data, Target
-from svgp_ppl.runtime.compilation import call
-from svgp_ppl.variational.sites import data_that_move
+from svgp_ppl.variational.sites import Sites, data_that_move
 
 __all__ = ["curved"]
 
@@ -41,8 +39,6 @@ _MOST_DIMENSIONS = 100
 # Step of the first differences on the unconstrained scale (logarithms, mostly); later
 # ones are half a standard deviation.
 _STEP = 0.03
-# The sd of an unconstrained value is taken to be in this range.
-_LEAST_SD, _MOST_SD = 1e-3, 3.0
 # In standard deviations: a place this close to the highest one is as good, and a longer
 # step than _LONGEST leaves the region in which its quadratic form holds.
 _CLOSE, _LONGEST = 1.0, 2.0
@@ -58,37 +54,6 @@ _FOLLOWED = 0.5
 _MOST_CORRECTIONS, _MOST_PRODUCTS, _GROWTH = 4, 6, 1.2
 # Step along ξ in sd, and the residual at which A⁻¹ is accurate enough.
 _STEP_OF_XI, _RESIDUAL = 0.3, 0.1
-
-
-class _Look(NamedTuple):
-    """The log density, its gradient and its curvature in θ at a place.
-
-    Attributes:
-        value: ℓ.
-        gradient: ∂ℓ/∂θ, [D].
-        curvature: −∂²ℓ/∂θ∂θᵀ, [D, D].
-        pull: −∂²ℓ/∂ξ∂θᵀ, [T, D].
-    """
-
-    value: float
-    gradient: np.ndarray
-    curvature: np.ndarray
-    pull: np.ndarray
-
-    def is_finite(self) -> bool:
-        """Whether all of these are finite."""
-        return all(np.all(np.isfinite(part)) for part in self)
-
-    def scale_tril(self) -> np.ndarray:
-        """Factor of the inverse curvature, in the range of an sd."""
-        values, vectors = np.linalg.eigh(self.curvature)
-        values = np.clip(values, _MOST_SD**-2, _LEAST_SD**-2)
-        return np.linalg.cholesky((vectors / values) @ vectors.T)
-
-    def sd(self) -> np.ndarray:
-        """Of every θ given the others, in the same range."""
-        curvature = np.clip(np.diag(self.curvature), _MOST_SD**-2, _LEAST_SD**-2)
-        return 1 / np.sqrt(curvature)
 
 
 def curved(
@@ -119,111 +84,46 @@ def curved(
     size = sum(np.size(x) for x in loc.values())
     if not 0 < size <= _MOST_DIMENSIONS:
         return None
-    density = _Density(target, data, loc, middle)
+    density = Density(target, data, loc, middle)
     start = np.zeros(size)
     slopes = density.no_slopes
     first = density.look(slopes, start, np.full(size, _STEP))
     seen = density.look(slopes, start, np.nan_to_num(first.sd(), nan=1.0) / 2)
     if not seen.is_finite():
         return None
-    slopes, seen = _followed(density, start, seen, scale_trils)
+    slopes_of = partial(_slopes_of, data.sites, middle, scale_trils)
+    slopes, seen = _followed(density, start, seen, slopes_of)
     place = start
     if size <= _MOST_TO_CLIMB:
         place, seen = _climbed(partial(density.look, slopes), start, seen)
-    return density.coordinates(place, seen.scale_tril(), slopes)
+    return _coordinates(density, place, seen.scale_tril(), slopes)
 
 
-class _Density:
-    """The log density of (ξ, θ − θ̂) in one row, by differences of its gradients."""
-
-    def __init__(self, target: Target, data: Data, loc: dict, middle: dict):
-        self._data, self._values = data, (middle, loc)
-        self._dtype = np.result_type(*loc.values())
-        self._made_of = ("curvature", *target.made_of)
-        self._logdensity_fn = target.logdensity_fn
-        self.num_xi = sum(np.size(x) for x in middle.values())
-        self.pseudo_data = {n: np.asarray(s.data) for n, s in data.sites.items()}
-        size = sum(np.size(x) for x in loc.values())
-        self.no_slopes = {
-            n: np.zeros((*y.shape, size)) for n, y in self.pseudo_data.items()
-        }
-
-    def gradients(self, slopes: dict, offsets: np.ndarray) -> tuple:
-        """ℓ [R] and its gradients [R, T + D], at offsets from (0, θ̂), [R, T + D].
-
-        Args:
-            slopes: K by process, [B, R, D].
-            offsets: Where.
-        """
-
-        def of_rows(offsets, slopes, pseudo_data, values, data):
-            flat, unravel = ravel_pytree(values)
-
-            def density(offset):
-                xi, theta = unravel(flat + offset)
-                shift = offset[self.num_xi :]
-                moved = with_pseudo_data(data, pseudo_data, slopes, shift)
-                return self._logdensity_fn({**xi, **theta}, moved)
-
-            return jax.lax.map(jax.value_and_grad(density), offsets)
-
-        offsets, slopes = jax.tree.map(
-            lambda a: np.asarray(a, self._dtype), (offsets, slopes)
-        )
-        given = (offsets, slopes, self.pseudo_data, self._values, self._data)
-        values, rows = call(of_rows, self._made_of, *given, runs_once=True)
-        return np.asarray(values, float), np.asarray(rows, float)
-
-    def look(self, slopes: dict, place: np.ndarray, steps: np.ndarray) -> _Look:
-        """What is seen at (0, θ̂ + place), with differences of these steps in θ."""
-        around = np.concatenate([np.zeros((1, len(steps))), np.diag(steps)])
-        offsets = place + np.concatenate([around, -np.diag(steps)])
-        rows = np.pad(offsets, ((0, 0), (self.num_xi, 0)))
-        values, rows = self.gradients(slopes, rows)
-        ahead, behind = np.split(rows[1:], 2)
-        pull, found = np.split((behind - ahead).T / (2 * steps), [self.num_xi])
-        gradient = rows[0, self.num_xi :]
-        return _Look(float(values[0]), gradient, (found + found.T) / 2, pull)
-
-    def times_curvature(self, slopes: dict, xi: np.ndarray) -> np.ndarray:
-        """A ξ for D columns, [T, D], by as many evaluations as a look takes."""
-        size = np.linalg.norm(xi, axis=0)
-        steps = _STEP_OF_XI * xi / np.where(size > 0, size, 1.0)
-        rows = np.concatenate([np.zeros((1, len(xi))), steps.T, -steps.T])
-        rows = np.pad(rows, ((0, 0), (0, xi.shape[1])))
-        rows = self.gradients(slopes, rows)[1][1:, : self.num_xi]
-        ahead, behind = np.split(rows, 2)
-        return (behind - ahead).T * size / (2 * _STEP_OF_XI)
-
-    def slopes_of(self, by_xi: np.ndarray, scale_trils: Mapping[str, Any]) -> dict:
-        """K by process, from B [T, D] of all."""
-        middle, _ = self._values
-        stops = np.cumsum([np.size(middle[name]) for name in sorted(middle)])
-        rows = dict(zip(sorted(middle), np.split(by_xi, stops[:-1])))
-        slopes = {}
-        for name, sites in self._data.sites.items():
-            shape = (len(sites.data), -1, by_xi.shape[1])
-            xi = rows[base_of(name)].reshape(shape)
-            slopes[name] = data_that_move(sites, scale_trils[name], xi)
-        return slopes
-
-    def coordinates(self, place, scale_tril, slopes: dict) -> Coordinates:
-        """Those of θ = θ̂ + place + scale_tril η."""
-        _, loc = self._values
-        follow = {n: k.astype(self._dtype) for n, k in slopes.items() if np.any(k)}
-        pseudo_data = {name: self.pseudo_data[name] for name in follow}
-        eye = np.eye(len(place), dtype=self._dtype)
-        at_fit = Coordinates(loc, eye, pseudo_data, follow)
-        return at_fit.moved(place, scale_tril)
+def _coordinates(
+    density: Density, place: np.ndarray, scale_tril: np.ndarray, slopes: dict
+) -> Coordinates:
+    """Those of θ = θ̂ + place + scale_tril η."""
+    dtype = density.dtype
+    follow = {n: k.astype(dtype) for n, k in slopes.items() if np.any(k)}
+    pseudo_data = {name: density.pseudo_data[name] for name in follow}
+    eye = np.eye(len(place), dtype=dtype)
+    at_fit = Coordinates(density.loc, eye, pseudo_data, follow)
+    return at_fit.moved(place, scale_tril)
 
 
 def _followed(
-    density: _Density, start: np.ndarray, seen: _Look, scale_trils: Mapping[str, Any]
-) -> tuple[dict, _Look]:
+    density: Density, start: np.ndarray, seen: Look, slopes_of: Callable
+) -> tuple[dict, Look]:
     """K, and what is seen at θ̂ with it; zero, if ξ need not follow or cannot.
 
     A column of K is taken if the sd of its θ grows by it, as that of an intercept does
     when f follows. The kernel, which the sites follow, is left alone.
+
+    Args:
+        density: The log density around the fit.
+        start: θ̂ − θ̂.
+        seen: What is seen there without K.
+        slopes_of: K by process of B [T, D].
     """
     slopes, sd = density.no_slopes, seen.sd()
     growth = np.full(len(start), _GROWTH)
@@ -232,9 +132,9 @@ def _followed(
         wanted = np.linalg.norm(pull, axis=0) > _FOLLOWED
         if not np.any(wanted):
             break
-        by_xi = -_solved(partial(density.times_curvature, slopes), pull) / sd
+        by_xi = -_solved(density, slopes, pull) / sd
         while np.any(wanted):
-            more = density.slopes_of(by_xi * wanted, scale_trils)
+            more = slopes_of(by_xi * wanted)
             new = {name: slopes[name] + more[name] for name in slopes}
             # θ is known less once ξ follows: differences are taken there again.
             found = density.look(new, start, sd / 2)
@@ -252,11 +152,31 @@ def _followed(
     return slopes, seen
 
 
-def _solved(times: Callable, right: np.ndarray) -> np.ndarray:
+def _slopes_of(
+    sites: Mapping[str, Sites],
+    middle: Mapping[str, Any],
+    scale_trils: Mapping[str, Any],
+    by_xi: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """K by process, from B [T, D] of all."""
+    stops = np.cumsum([np.size(middle[name]) for name in sorted(middle)])
+    rows = dict(zip(sorted(middle), np.split(by_xi, stops[:-1])))
+    slopes = {}
+    for name, of_one in sites.items():
+        shape = (len(of_one.data), -1, by_xi.shape[1])
+        xi = rows[base_of(name)].reshape(shape)
+        slopes[name] = data_that_move(of_one, scale_trils[name], xi)
+    return slopes
+
+
+def _solved(density: Density, slopes: dict, right: np.ndarray) -> np.ndarray:
     """A⁻¹ right, by conjugate gradients on all columns together."""
 
     def product(row: np.ndarray) -> np.ndarray:
-        return times(row.reshape(right.shape)).ravel()
+        xi = row.reshape(right.shape)
+        size = np.linalg.norm(xi, axis=0)
+        steps = _STEP_OF_XI * xi / np.where(size > 0, size, 1.0)
+        return np.ravel(density.times_curvature(slopes, steps) * size / _STEP_OF_XI)
 
     shape = (right.size, right.size)
     a: Any = LinearOperator(shape, matvec=product, dtype=float)  # type: ignore
@@ -264,7 +184,7 @@ def _solved(times: Callable, right: np.ndarray) -> np.ndarray:
     return found.reshape(right.shape)
 
 
-def _climbed(look: Callable, start: np.ndarray, first: _Look) -> tuple:
+def _climbed(look: Callable, start: np.ndarray, first: Look) -> tuple:
     """The maximum, and the evaluation there; the start, if there is none nearby."""
     place, seen, length = start, first, _LONGEST
     for _ in range(_MOST_LOOKS):

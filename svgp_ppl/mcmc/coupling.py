@@ -1,0 +1,100 @@
+"""How processes depend on each other at a fit whose q(v) holds them apart.
+
+The data see processes together, as in f(x) + g(x) or the classes of a softmax: a
+constant may move from f to g. Under the best q(v) that is independent over blocks, of
+processes or of outputs, each has the variance that it has given the others (Bishop
+2006, section 10.1.2), and chains in its coordinates move in steps that small. With
+v = m + R w, R Rᵀ = S of the fit,
+
+    A = −∂²ℓ/∂w∂wᵀ  at (m, θ̂),
+
+where the blocks on the diagonal are near to I, the fit's precision, and those off it
+are what the fit leaves out. The Gaussian N(m, R A⁻¹ Rᵀ) over all of v, which Laplace's
+approximation has at the fit, gives the sites that processes share.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from svgp_ppl.mcmc.differences import Density
+from svgp_ppl.mcmc.target import Target
+from svgp_ppl.variational.sites import Prior
+
+__all__ = ["Gaussian", "are_looked_at", "coupled"]
+
+# A takes two gradients for each value of v, up to so many values.
+_MOST_VALUES = 500
+# Step of the differences, in sd of the fit.
+_STEP = 0.3
+# A variance below it is one that an optimiser has lost.
+_LEAST_VARIANCE = 1e-12
+# The blocks are left apart if the largest eigenvalue of A is at most so many times the
+# smallest: chains would gain its root at most, and a step in all of v costs more.
+_MOST_SPREAD = 10.0
+
+
+class Gaussian(NamedTuple):
+    """The q(v) of some processes at a fit.
+
+    Attributes:
+        loc: Means, [B, T].
+        covariance: Covariances, [B, T, T].
+        priors: The processes at θ̂, in the order of the stack; one if B > 1.
+    """
+
+    loc: Any
+    covariance: Any
+    priors: Mapping[str, Prior]
+
+
+def are_looked_at(num_values: int) -> bool:
+    """Whether it is seen how so many values of v depend on each other."""
+    return 0 < num_values <= _MOST_VALUES
+
+
+def coupled(
+    target: Target, centre: Mapping[str, Any], found: Sequence[Gaussian]
+) -> Sequence[Gaussian]:
+    """One Gaussian over all v, where the log density shows that they depend.
+
+    Args:
+        target: The log density.
+        centre: The fit, unconstrained values by site.
+        found: Its Gaussians, finite.
+    """
+    blocks = [block for one in found for block in one.covariance]
+    size = sum(map(len, blocks))
+    if not are_looked_at(size):
+        return found
+    s = np.asarray(scipy.linalg.block_diag(*blocks), float)
+    if np.all(s):
+        return found
+    variances, directions = np.linalg.eigh(s)
+    sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
+    root = directions * sd
+    # In the order of the stack; a plain dict would have that of the names.
+    priors = OrderedDict(pair for one in found for pair in one.priors.items())
+    loc = np.concatenate([np.ravel(one.loc) for one in found])
+    stops = np.cumsum([np.size(prior.mean) for prior in priors.values()])
+    v = OrderedDict(
+        (name, part.reshape(np.shape(centre[name])).astype(centre[name].dtype))
+        for name, part in zip(priors, np.split(loc, stops[:-1]))
+    )
+    rest = {name: x for name, x in centre.items() if name not in v}
+    density = Density(target, target.data, rest, v)
+    a = root.T @ density.times_curvature({}, _STEP * root) / _STEP
+    a = (a + a.T) / 2
+    if not np.all(np.isfinite(a)):
+        return found
+    smallest, *_, largest = np.linalg.eigvalsh(a)
+    if largest <= _MOST_SPREAD * smallest:
+        return found
+    # Of v; the prior's at least, as where every likelihood is log-concave.
+    inverse = directions / sd
+    precisions, directions = np.linalg.eigh(inverse @ a @ inverse.T)
+    covariance = directions / np.maximum(precisions, 1.0) @ directions.T
+    return [Gaussian(loc[None], covariance[None], priors)]
