@@ -752,6 +752,8 @@ NOTHING = Data([], {}, None, {})
 class Density(Target):
     """A log density of unconstrained values, without a model."""
 
+    num_products = 0
+
     def __init__(self, logdensity_fn):
         self.made_of = (logdensity_fn,)
         self.logdensity_fn = lambda position, data: logdensity_fn(position)

@@ -4,11 +4,13 @@
 reading of the bound (Hensman, Matthews, Filippone & Ghahramani 2015, eq. 6).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from jaxtyping import Array
 from numpyro.handlers import seed, substitute
@@ -185,6 +187,12 @@ class Target:
         """Names and labels of the axes of the values that are kept."""
         rows = {name: known_rows(data) for name, data in self.observed.items()}
         return axes_of(self.shapes, self.plates, rows, coords, dims)
+
+    @property
+    def num_products(self) -> int:
+        """Whitened values times data: what a gradient costs grows with it."""
+        whitened = sum(math.prod(self.shapes[name]) for name in self.process_names)
+        return whitened * sum(np.size(data.values) for data in self.observed.values())
 
     @property
     def is_deep(self) -> bool:
