@@ -344,9 +344,21 @@ def test_blocks_are_the_gaussians_of_the_fit(
     monkeypatch.setattr(coupling, "_MOST_VALUES", 5)  # fewer than v has
     guide, params = fitted(model, make_guide)
     target = Target(random.key(1), model, (X, Y), {}, params)
-    assert (
-        fitted_start(random.key(2), guide, params, target, 1).num_blocks == num_blocks
-    )
+    start = fitted_start(random.key(2), guide, params, target, 1)
+    assert start.num_blocks == num_blocks
+
+
+def test_a_sampler_of_minibatches_takes_no_gradient_of_all_data_for_each_value():
+    def subsampled(x, y=None):
+        f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
+        with numpyro.plate("data", len(x), subsample_size=7) as rows:
+            latent = f(x[rows])[..., 0] + f(x[rows])[..., 1]
+            gp.observe("y", gp.likelihoods.StudentT(4.0, 0.3), latent, obs=y[rows])
+
+    guide, params = fitted(subsampled, gp.AutoGaussian)
+    target = Target(random.key(1), subsampled, (X, Y), {}, params, minibatches=True)
+    start = fitted_start(random.key(2), guide, params, target, 1)
+    assert start.num_blocks == len(start.data.sites["f"].projection) == 2
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def fitted(problem: Problem, num_steps: int | None):
     return gp.fit(
         random.key(0),
         problem.model,
-        problem.make_guide(problem.model),
+        gp.AutoGaussian(problem.model),
         problem.x,
         problem.y,
         optimizer=optax.adam(0.02),

@@ -21,7 +21,6 @@ class Problem(NamedTuple):
     x: Any
     y: Any
     num_steps: int = 3000
-    make_guide: Callable = gp.AutoGaussian
 
 
 def one_process(z_start, likelihood: Callable, prior: Callable, num_outputs=None):
@@ -109,7 +108,7 @@ def classes() -> Problem:
         gammas((3.0, 3.0), (3.0, 2.0)),
         num_outputs=3,
     )
-    return Problem(model, data.x, data.y, make_guide=gp.AutoCoupled)
+    return Problem(model, data.x, data.y)
 
 
 def student_t() -> Problem:
@@ -155,7 +154,7 @@ def heteroscedastic() -> Problem:
 
 
 def additive() -> Problem:
-    """Counts with a sum of two processes as log rate, coupled q(v), M = 20 each."""
+    """Counts with a sum of two processes as log rate, M = 20 each."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-3.0, 3.0, size=(500, 2))
     y = rng.poisson(np.exp(np.sin(x[:, 0]) ** 3 + np.cos(3 * x[:, 1])))
@@ -172,7 +171,7 @@ def additive() -> Problem:
         with numpyro.plate("data", len(x)):
             gp.observe("y", gp.likelihoods.Poisson(), f + g, obs=y)
 
-    return Problem(model, jnp.asarray(x), y, make_guide=gp.AutoCoupled)
+    return Problem(model, jnp.asarray(x), y)
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {

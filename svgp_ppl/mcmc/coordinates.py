@@ -1,7 +1,7 @@
 """Coordinates in which a fit is standard normal, for every sampler."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import starmap
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
-from svgp_ppl.mcmc.coupling import Gaussian, are_looked_at, coupled
+from svgp_ppl.mcmc.coupling import Coupled, Gaussian, coupled
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -42,22 +42,14 @@ class Start(NamedTuple):
         coordinates: What the sampler moves.
         data: Second argument of the log density of their values.
         positions: Of each chain, leaves [chains, ...].
+        num_blocks: Number of Gaussians, independent given θ, that v has in the
+            coordinates; one if it was seen whether they depend on each other.
     """
 
     coordinates: Coordinates
     data: Data
     positions: Mapping[str, Any]
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of Gaussians, independent given θ, that v has in the coordinates.
-
-        One if it was seen whether they depend on each other.
-        """
-        sites = self.data.sites.values()
-        number = sum(len(one.projection) for one in sites if not one.of_others)
-        size = sum(one.projection[:, 0].size for one in sites)
-        return min(number, 1) if are_looked_at(size) else number
+    num_blocks: int = 0
 
 
 def fitted_start(
@@ -112,7 +104,7 @@ def _start_in(
     values: Mapping[str, np.ndarray],
 ) -> Start:
     """Coordinates from sites and the centre θ̂; θ of the chains, and new ξ."""
-    sites, scale_trils = found
+    sites, scale_trils, num_blocks = found
     data = target.data._replace(sites=sites)
     starts = {n: draws for n, draws in values.items() if n not in sites}
     starts |= _standard_normal(key, {base_of(name): values[name] for name in sites})
@@ -125,7 +117,8 @@ def _start_in(
     def put(leaf):  # data on several devices remain there
         return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
 
-    return jax.tree.map(put, Start(coordinates, data, positions))
+    start = jax.tree.map(put, Start(coordinates, data, positions))
+    return start._replace(num_blocks=num_blocks)
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -198,7 +191,7 @@ def _fitted_sites(
         centre: θ̂, unconstrained values at the latent sites.
     """
     if not target.whitened_names:
-        return _Found({}, {})
+        return _Found({}, {}, 0)
 
     def gaussians(key, params, centre, data):
         args, kwargs = target.combine(data.arrays)
@@ -222,7 +215,7 @@ def _joint_sites(
     """The sites of all processes together, from q(v | θ̂) of a joint Gaussian."""
     names = target.whitened_names
     if not names:
-        return _Found({}, {})
+        return _Found({}, {}, 0)
 
     def priors_at(key, centre, data):
         args, kwargs = target.combine(data.arrays)
@@ -236,14 +229,15 @@ def _joint_sites(
     priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
     found = Gaussian(loc[None], covariance[None], priors)
-    return _sites_of_all([found] if _is_finite(found) else [])
+    return _sites_of_all(Coupled([found], 1) if _is_finite(found) else Coupled([], 0))
 
 
 class _Found(NamedTuple):
-    """Sites by process, and L at θ̂."""
+    """Sites by process, L at θ̂, and the number of independent Gaussians."""
 
     sites: dict[str, Sites]
     scale_trils: dict[str, Any]
+    num_blocks: int
 
 
 def _is_finite(gaussian: Gaussian) -> bool:
@@ -252,13 +246,13 @@ def _is_finite(gaussian: Gaussian) -> bool:
     return is_finite and bool(np.any(gaussian.covariance))
 
 
-def _sites_of_all(found: Sequence[Gaussian]) -> _Found:
+def _sites_of_all(found: Coupled) -> _Found:
     """The sites of the processes of some Gaussians."""
     sites: dict[str, Sites] = {}
     scale_trils: dict[str, Any] = {}
-    for loc, covariance, priors in found:
+    for loc, covariance, priors in found.gaussians:
         sites |= sites_of(loc, covariance, priors)
         scale_trils |= {name: prior.scale_tril for name, prior in priors.items()}
     dtype = jnp.result_type(float)
     sites = jax.tree.map(lambda array: np.asarray(array, dtype), sites)
-    return _Found(sites, scale_trils)
+    return _Found(sites, scale_trils, found.num_blocks)

@@ -24,9 +24,9 @@ from svgp_ppl.mcmc.differences import Density
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.variational.sites import Prior
 
-__all__ = ["Gaussian", "are_looked_at", "coupled"]
+__all__ = ["Coupled", "Gaussian", "coupled"]
 
-# A takes two gradients for each value of v, up to so many values.
+# A takes two gradients of all data for each value of v, up to so many values.
 _MOST_VALUES = 500
 # Step of the differences, in sd of the fit.
 _STEP = 0.3
@@ -51,14 +51,21 @@ class Gaussian(NamedTuple):
     priors: Mapping[str, Prior]
 
 
-def are_looked_at(num_values: int) -> bool:
-    """Whether it is seen how so many values of v depend on each other."""
-    return 0 < num_values <= _MOST_VALUES
+class Coupled(NamedTuple):
+    """What is known of v together.
+
+    Attributes:
+        gaussians: Gaussians, independent of each other.
+        num_blocks: Their number; one if it was seen whether they are.
+    """
+
+    gaussians: Sequence[Gaussian]
+    num_blocks: int
 
 
 def coupled(
     target: Target, centre: Mapping[str, Any], found: Sequence[Gaussian]
-) -> Sequence[Gaussian]:
+) -> Coupled:
     """One Gaussian over all v, where the log density shows that they depend.
 
     Args:
@@ -67,12 +74,12 @@ def coupled(
         found: Its Gaussians, finite.
     """
     blocks = [block for one in found for block in one.covariance]
-    size = sum(map(len, blocks))
-    if not are_looked_at(size):
-        return found
+    if target.minibatches or sum(map(len, blocks)) > _MOST_VALUES:
+        return Coupled(found, len(blocks))
+    as_they_are = Coupled(found, min(len(blocks), 1))
     s = np.asarray(scipy.linalg.block_diag(*blocks), float)
     if np.all(s):
-        return found
+        return as_they_are
     variances, directions = np.linalg.eigh(s)
     sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
     root = directions * sd
@@ -89,12 +96,12 @@ def coupled(
     a = root.T @ density.times_curvature({}, _STEP * root) / _STEP
     a = (a + a.T) / 2
     if not np.all(np.isfinite(a)):
-        return found
+        return as_they_are
     smallest, *_, largest = np.linalg.eigvalsh(a)
     if largest <= _MOST_SPREAD * smallest:
-        return found
+        return as_they_are
     # Of v; the prior's at least, as where every likelihood is log-concave.
     inverse = directions / sd
     precisions, directions = np.linalg.eigh(inverse @ a @ inverse.T)
     covariance = directions / np.maximum(precisions, 1.0) @ directions.T
-    return [Gaussian(loc[None], covariance[None], priors)]
+    return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)

@@ -91,7 +91,8 @@ class Target:
         collapse: Whether v is integrated out if possible (``mcmc.collapsed``).
 
     Attributes:
-        is_collapsed: Whether it is.
+        minibatches: Whether a sampler uses part of the data at each step.
+        is_collapsed: Whether v is integrated out.
         inducing_origin: Digests of the arguments that the model computes z from.
         data: Second argument of the log density.
         observed: Data by site name, and which of them are known.
@@ -114,7 +115,7 @@ class Target:
         minibatches: bool = False,
         collapse: bool = False,
     ):
-        self._args, self._kwargs = args, kwargs
+        self._args, self._kwargs, self.minibatches = args, kwargs, minibatches
         arrays, self.combine, static = partition(args, kwargs)
         # Inside all other handlers: the keys that they give do not depend on rows.
         self._of_rows = drawn_rows(model)
