@@ -41,7 +41,8 @@ __all__ = ["importance_sample"]
 # Degrees of freedom of a proposal. This many cost a few percent of the effective draws
 # whatever the dimension, and keep the weights from having a heavy tail.
 _DEGREES_A_DIMENSION = 4
-# Proposals that are evaluated at a time.
+# Proposals that are evaluated at a time on accelerators. On a CPU it is one: of several,
+# all would take every branch of a quadrature.
 _BATCH = 64
 # Effective proposals per dimension of η, below which their moments are not used.
 _LEAST_EFFECTIVE = 10
@@ -167,7 +168,7 @@ def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
             return position, log_p - log_q
 
         keys = random.split(key, num_proposals)
-        return in_batches(one, keys, _BATCH)
+        return in_batches(one, keys, 1 if jax.default_backend() == "cpu" else _BATCH)
 
     made_of = ("importance weights", num_proposals, *target.made_of)
     return find(run, made_of, *_arguments(key, start))
