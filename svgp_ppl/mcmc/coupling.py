@@ -82,19 +82,10 @@ def coupled(
         return as_they_are
     variances, directions = np.linalg.eigh(s)
     sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
-    root = directions * sd
     # In the order of the stack; a plain dict would have that of the names.
     priors = OrderedDict(pair for one in found for pair in one.priors.items())
     loc = np.concatenate([np.ravel(one.loc) for one in found])
-    stops = np.cumsum([np.size(prior.mean) for prior in priors.values()])
-    v = OrderedDict(
-        (name, part.reshape(np.shape(centre[name])).astype(centre[name].dtype))
-        for name, part in zip(priors, np.split(loc, stops[:-1]))
-    )
-    rest = {name: x for name, x in centre.items() if name not in v}
-    density = Density(target, target.data, rest, v)
-    a = root.T @ density.times_curvature({}, _STEP * root) / _STEP
-    a = (a + a.T) / 2
+    a = _curvature(target, centre, priors, loc, directions * sd)
     if not np.all(np.isfinite(a)):
         return as_they_are
     smallest, *_, largest = np.linalg.eigvalsh(a)
@@ -105,3 +96,22 @@ def coupled(
     precisions, directions = np.linalg.eigh(inverse @ a @ inverse.T)
     covariance = directions / np.maximum(precisions, 1.0) @ directions.T
     return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
+
+
+def _curvature(
+    target: Target,
+    centre: Mapping[str, Any],
+    priors: Mapping[str, Prior],
+    loc: np.ndarray,
+    root: np.ndarray,
+) -> np.ndarray:
+    """A at v = loc, [T, T]."""
+    stops = np.cumsum([np.size(prior.mean) for prior in priors.values()])
+    v = OrderedDict(
+        (name, part.reshape(np.shape(centre[name])).astype(centre[name].dtype))
+        for name, part in zip(priors, np.split(loc, stops[:-1]))
+    )
+    rest = {name: x for name, x in centre.items() if name not in v}
+    density = Density(target, target.data, rest, v)
+    a = root.T @ density.times_curvature({}, _STEP * root) / _STEP
+    return (a + a.T) / 2

@@ -41,8 +41,8 @@ __all__ = ["importance_sample"]
 # Degrees of freedom of a proposal. This many cost a few percent of the effective draws
 # whatever the dimension, and keep the weights from having a heavy tail.
 _DEGREES_A_DIMENSION = 4
-# Proposals that are evaluated at a time on accelerators. On a CPU it is one: of several,
-# all would take every branch of a quadrature.
+# Proposals that are evaluated at a time on accelerators. On a CPU it is one: several
+# together take every branch of a quadrature.
 _BATCH = 64
 # Effective proposals per dimension of η, below which their moments are not used.
 _LEAST_EFFECTIVE = 10
