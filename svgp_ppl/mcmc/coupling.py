@@ -80,11 +80,11 @@ def coupled(
     s = np.asarray(scipy.linalg.block_diag(*blocks), float)
     if np.all(s):
         return as_they_are
+    loc = np.concatenate([np.ravel(one.loc) for one in found])
+    priors, rows = _in_the_order_of_the_model(target, found)
+    loc, s = loc[rows], s[np.ix_(rows, rows)]
     variances, directions = np.linalg.eigh(s)
     sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
-    # In the order of the stack; a plain dict would have that of the names.
-    priors = OrderedDict(pair for one in found for pair in one.priors.items())
-    loc = np.concatenate([np.ravel(one.loc) for one in found])
     a = _curvature(target, centre, priors, loc, directions * sd)
     if not np.all(np.isfinite(a)):
         return as_they_are
@@ -96,6 +96,19 @@ def coupled(
     precisions, directions = np.linalg.eigh(inverse @ a @ inverse.T)
     covariance = directions / np.maximum(precisions, 1.0) @ directions.T
     return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
+
+
+def _in_the_order_of_the_model(
+    target: Target, found: Sequence[Gaussian]
+) -> tuple[Mapping[str, Prior], np.ndarray]:
+    """The processes, each after those it is conditioned on; where their values were."""
+    stacked = {name: prior for one in found for name, prior in one.priors.items()}
+    stops = np.cumsum([np.size(prior.mean) for prior in stacked.values()])
+    rows = dict(zip(stacked, np.split(np.arange(stops[-1]), stops[:-1])))
+    names = [name for name in target.whitened_names if name in stacked]
+    # A program would sort the names of a plain dict.
+    priors = OrderedDict((name, stacked[name]) for name in names)
+    return priors, np.concatenate([rows[name] for name in names])
 
 
 def _curvature(
