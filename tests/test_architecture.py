@@ -175,7 +175,12 @@ MAY_IMPORT = {
         "mcmc.target",
         "variational",
     },
-    "mcmc.coupling": {"mcmc.differences", "mcmc.target", "variational"},
+    "mcmc.coupling": {
+        "mcmc.differences",
+        "mcmc.target",
+        "runtime",
+        "variational",
+    },
     "mcmc.coordinates": {
         "fitting",
         "guides",

@@ -279,12 +279,13 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide, monkeypatch):
     ],
 )
 def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
-    model, make_guide
+    model, make_guide, monkeypatch
 ):
     """Gaussian noise: at θ̂ it is the inverse Hessian, by automatic differentiation.
 
     Precisions within 0.01 of those of the prior have no site.
     """
+    monkeypatch.setattr(coupling, "_AT_A_TIME", 4)  # fewer than v has
     guide, params = fitted(model, make_guide)
     target = Target(random.key(1), model, (X, Y), {}, params)
     start = fitted_start(random.key(2), guide, params, target, 1)

@@ -58,6 +58,7 @@ def fitted_start(
     params: Mapping[str, Any],
     target: Target,
     num_chains: int,
+    progress: bool = False,
 ) -> Start:
     """Coordinates from a fit, and where chains start in them.
 
@@ -73,7 +74,7 @@ def fitted_start(
         centre = {name: np.asarray(joint.mean[name]) for name in centre}
         found = _joint_sites(key_sites, joint, target, centre)
     else:
-        found = _fitted_sites(key_sites, guide, params, target, centre)
+        found = _fitted_sites(key_sites, guide, params, target, centre, progress)
     values = {name: draws[:num_chains] for name, draws in values.items()}
     return _start_in(key_start, found, target, centre, values)
 
@@ -180,6 +181,7 @@ def _fitted_sites(
     params: Mapping[str, Any],
     target: Target,
     centre: Mapping[str, Any],
+    progress: bool,
 ) -> "_Found":
     """The sites of every process whose q(v) is marginalised and not a point.
 
@@ -189,6 +191,7 @@ def _fitted_sites(
         params: Its parameters.
         target: The log density of the model.
         centre: θ̂, unconstrained values at the latent sites.
+        progress: Whether to show a bar if it takes a while.
     """
     if not target.whitened_names:
         return _Found({}, {}, 0)
@@ -206,7 +209,7 @@ def _fitted_sites(
     given = (key, dict(params), dict(centre), target.data)
     found = jax.device_get(call(gaussians, made_of, *given, runs_once=True))
     finite = [one for one in starmap(Gaussian, found) if _is_finite(one)]
-    return _sites_of_all(coupled(target, centre, finite))
+    return _sites_of_all(coupled(target, centre, finite, progress))
 
 
 def _joint_sites(

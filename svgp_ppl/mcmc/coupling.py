@@ -13,6 +13,7 @@ are what the fit leaves out. The Gaussian N(m, R A⁻¹ Rᵀ) over all of v, whi
 approximation has at the fit, gives the sites that processes share.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,12 +23,15 @@ import scipy.linalg
 
 from svgp_ppl.mcmc.differences import Density
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime import progress_bar
 from svgp_ppl.variational.sites import Prior
 
 __all__ = ["Coupled", "Gaussian", "coupled"]
 
 # A takes two gradients of all data for each value of v, up to so many values.
 _MOST_VALUES = 500
+# Columns of A between two looks at the keyboard.
+_AT_A_TIME = 50
 # Step of the differences, in sd of the fit.
 _STEP = 0.3
 # A variance below it is one that an optimiser has lost.
@@ -64,7 +68,10 @@ class Coupled(NamedTuple):
 
 
 def coupled(
-    target: Target, centre: Mapping[str, Any], found: Sequence[Gaussian]
+    target: Target,
+    centre: Mapping[str, Any],
+    found: Sequence[Gaussian],
+    progress: bool = False,
 ) -> Coupled:
     """One Gaussian over all v, where the log density shows that they depend.
 
@@ -72,6 +79,7 @@ def coupled(
         target: The log density.
         centre: The fit, unconstrained values by site.
         found: Its Gaussians, finite.
+        progress: Whether to show a bar if it takes a while.
     """
     blocks = [block for one in found for block in one.covariance]
     if target.minibatches or sum(map(len, blocks)) > _MOST_VALUES:
@@ -85,7 +93,7 @@ def coupled(
     loc, s = loc[rows], s[np.ix_(rows, rows)]
     variances, directions = np.linalg.eigh(s)
     sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
-    a = _curvature(target, centre, priors, loc, directions * sd)
+    a = _curvature(target, centre, priors, loc, directions * sd, progress)
     if not np.all(np.isfinite(a)):
         return as_they_are
     smallest, *_, largest = np.linalg.eigvalsh(a)
@@ -117,6 +125,7 @@ def _curvature(
     priors: Mapping[str, Prior],
     loc: np.ndarray,
     root: np.ndarray,
+    progress: bool,
 ) -> np.ndarray:
     """A at v = loc, [T, T]."""
     stops = np.cumsum([np.size(prior.mean) for prior in priors.values()])
@@ -126,5 +135,17 @@ def _curvature(
     )
     rest = {name: x for name, x in centre.items() if name not in v}
     density = Density(target, target.data, rest, v)
-    a = root.T @ density.times_curvature({}, _STEP * root) / _STEP
+    size = len(root)
+    number = math.ceil(size / _AT_A_TIME)
+    width = math.ceil(size / number)  # of all, for one program
+    steps = np.pad(_STEP * root, ((0, 0), (0, number * width - size)))
+    products = []
+    bar = progress_bar(number, "curvature", progress and density.is_expensive)
+    try:
+        for some in np.split(steps, number, axis=1):
+            products.append(density.times_curvature({}, some) / _STEP)
+            bar.update(1)
+    finally:
+        bar.close()
+    a = root.T @ np.concatenate(products, axis=1)[:, :size]
     return (a + a.T) / 2

@@ -72,6 +72,7 @@ class Density:
         dtype: Precision of the values.
         num_xi: T, the length of ξ in a row.
         num_theta: D, that of θ.
+        is_expensive: Whether hundreds of gradients are worth being waited for.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Density:
         self._data, self._values = data, (middle, dict(loc))
         self.dtype = np.result_type(*jax.tree.leaves(self._values))
         self._made_of = ("differences", *target.made_of)
-        self._runs_once = target.num_products <= _MOST_PRODUCTS
+        self.is_expensive = target.num_products > _MOST_PRODUCTS
         self._logdensity_fn = target.logdensity_fn
         self.num_xi, self.num_theta = (
             sum(np.size(x) for x in values.values()) for values in self._values
@@ -120,7 +121,8 @@ class Density:
             lambda a: np.asarray(a, self.dtype), (offsets, dict(slopes))
         )
         given = (offsets, slopes, self.pseudo_data, self._values, self._data)
-        values, rows = call(of_rows, self._made_of, *given, runs_once=self._runs_once)
+        once = not self.is_expensive
+        values, rows = call(of_rows, self._made_of, *given, runs_once=once)
         return np.asarray(values, float), np.asarray(rows, float)
 
     def look(

@@ -147,7 +147,7 @@ def sample(
     )
     axes = target.axes(coords, dims)
     load_arviz()  # one that cannot be imported fails here, with nothing to lose
-    start = _start(key_start, choice, origin, target, num_chains)
+    start = _start(key_start, choice, origin, target, num_chains, progress)
     options = {"chain_method": method, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, counts | options)
     attrs = {
@@ -216,7 +216,12 @@ def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
 
 
 def _start(
-    key, choice: tuple[str, ...], origin, target: Target, num_chains: int
+    key,
+    choice: tuple[str, ...],
+    origin,
+    target: Target,
+    num_chains: int,
+    progress: bool,
 ) -> Start:
     """Where the chains start, in the coordinates of the sampler."""
     if choice == ("collapsed",) and not target.is_collapsed:
@@ -237,7 +242,7 @@ def _start(
     else:
         guide, params = origin
         if not is_plain:
-            return fitted_start(key, guide, params, target, num_chains)
+            return fitted_start(key, guide, params, target, num_chains, progress)
         positions = target.positions_from(key, guide, dict(params), num_chains)
     return Start(plain_coordinates(), target.data, jax.device_put(positions))
 
