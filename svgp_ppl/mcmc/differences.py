@@ -72,7 +72,7 @@ class Density:
         dtype: Precision of the values.
         num_xi: T, the length of ξ in a row.
         num_theta: D, that of θ.
-        is_expensive: Whether hundreds of gradients are worth being waited for.
+        is_expensive: Whether hundreds of gradients take longer than to compile in full.
     """
 
     def __init__(
