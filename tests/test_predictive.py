@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from numpyro.distributions.transforms import ExpTransform
-from scipy.special import gammaln, log_ndtr, logsumexp
+from scipy.special import expit, gammaln, log_ndtr, logsumexp
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import (
@@ -581,3 +581,20 @@ def test_a_mode_that_is_a_kink(scale):
     sides = [log_ndtr(sign * y - 1 / scale) - sign * y / scale for sign in (1, -1)]
     exact = logsumexp(sides, axis=0) + 0.5 / scale**2 - np.log(2 * scale)
     np.testing.assert_allclose(found, exact, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_where_second_derivatives_overflow(precision):
+    """Those of log Γ(c σ(f)) far below zero, in single precision: it was NaN."""
+    y, mean = np.array([0.97, 0.01, 0.99]), np.array([-0.5, 3.6, -3.6])
+    variance, concentration = np.array([4.0, 0.1, 0.1]), 1000.0
+
+    def log_beta(y, f):
+        return st.beta.logpdf(y, concentration * expit(f), concentration * expit(-f))
+
+    exact = [
+        _dense(log_beta, one, m, v**0.5, np.log(one / (1 - one)), 0.03)
+        for one, m, v in zip(y, mean, variance)
+    ]
+    ours = _ours(lk.Beta(concentration), *map(jnp.asarray, (y, mean, variance)))
+    np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-3)
