@@ -19,6 +19,7 @@ from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
 from svgp_ppl.mcmc.coupling import Coupled, Gaussian, coupled
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
+from svgp_ppl.mcmc.laplace import Curvature, laplace
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
 from svgp_ppl.runtime.compilation import call
@@ -72,7 +73,7 @@ def fitted_start(
     centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
     if joint is not None:
         centre = {name: np.asarray(joint.mean[name]) for name in centre}
-        found = _joint_sites(key_sites, joint, target, centre)
+        found = _joint_sites(key_sites, joint, target, centre, progress)
     else:
         found = _fitted_sites(key_sites, guide, params, target, centre, progress)
     values = {name: draws[:num_chains] for name, draws in values.items()}
@@ -80,7 +81,11 @@ def fitted_start(
 
 
 def joint_start(
-    key, joint: Joint, values: Mapping[str, np.ndarray], target: Target
+    key,
+    joint: Joint,
+    values: Mapping[str, np.ndarray],
+    target: Target,
+    progress: bool = False,
 ) -> Start:
     """Coordinates from a Gaussian over all values, and where chains start in them.
 
@@ -90,10 +95,11 @@ def joint_start(
         values: Unconstrained values of each chain, [chains, ...]; v is drawn anew,
             from q(v | θ).
         target: The log density.
+        progress: Whether to show a bar if it takes a while.
     """
     key_sites, key_start = random.split(key)
     centre = {name: np.asarray(joint.mean[name]) for name in values}
-    found = _joint_sites(key_sites, joint, target, centre)
+    found = _joint_sites(key_sites, joint, target, centre, progress)
     return _start_in(key_start, found, target, centre, values)
 
 
@@ -213,9 +219,13 @@ def _fitted_sites(
 
 
 def _joint_sites(
-    key, joint: Joint, target: Target, centre: Mapping[str, Any]
+    key, joint: Joint, target: Target, centre: Mapping[str, Any], progress: bool
 ) -> "_Found":
-    """The sites of all processes together, from q(v | θ̂) of a joint Gaussian."""
+    """The sites of all processes together, from q(v | θ̂) of a joint Gaussian.
+
+    It is only where Laplace's approximation at θ̂ is sought from, if it can be had: such
+    Gaussians are often diagonal, of low rank, or rough.
+    """
     names = target.whitened_names
     if not names:
         return _Found({}, {}, 0)
@@ -231,6 +241,11 @@ def _joint_sites(
     given = (key, dict(centre), target.data)
     priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
+    if not np.all(np.isfinite(covariance)):
+        return _Found({}, {}, 0)
+    if Curvature.is_affordable(target, len(loc)):
+        curvature = Curvature(target, centre, priors, progress)
+        loc, covariance = laplace(curvature, loc, covariance)
     found = Gaussian(loc[None], covariance[None], priors)
     return _sites_of_all(Coupled([found], 1) if _is_finite(found) else Coupled([], 0))
 

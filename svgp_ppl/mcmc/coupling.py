@@ -13,7 +13,6 @@ are what the fit leaves out. The Gaussian N(m, R A⁻¹ Rᵀ) over all of v, whi
 approximation has at the fit, gives the sites that processes share.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,21 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from svgp_ppl.mcmc.differences import Density
+from svgp_ppl.mcmc.laplace import Curvature, covariance_from, root_of
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.runtime import progress_bar
 from svgp_ppl.variational.sites import Prior
 
 __all__ = ["Coupled", "Gaussian", "coupled"]
 
-# A takes two gradients of all data for each value of v, up to so many values.
-_MOST_VALUES = 500
-# Columns of A between two looks at the keyboard.
-_AT_A_TIME = 50
-# Step of the differences, in sd of the fit.
-_STEP = 0.3
-# A variance below it is one that an optimiser has lost.
-_LEAST_VARIANCE = 1e-12
 # The blocks are left apart if the largest eigenvalue of A is at most so many times the
 # smallest: chains would gain its root at most, and a step in all of v costs more.
 _MOST_SPREAD = 10.0
@@ -82,7 +72,7 @@ def coupled(
         progress: Whether to show a bar if it takes a while.
     """
     blocks = [block for one in found for block in one.covariance]
-    if target.minibatches or sum(map(len, blocks)) > _MOST_VALUES:
+    if not Curvature.is_affordable(target, sum(map(len, blocks))):
         return Coupled(found, len(blocks))
     as_they_are = Coupled(found, min(len(blocks), 1))
     s = np.asarray(scipy.linalg.block_diag(*blocks), float)
@@ -91,18 +81,14 @@ def coupled(
     loc = np.concatenate([np.ravel(one.loc) for one in found])
     priors, rows = _in_the_order_of_the_model(target, found)
     loc, s = loc[rows], s[np.ix_(rows, rows)]
-    variances, directions = np.linalg.eigh(s)
-    sd = np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
-    a = _curvature(target, centre, priors, loc, directions * sd, progress)
+    root, inverse = root_of(s)
+    a = Curvature(target, centre, priors, progress).look(loc, root).a
     if not np.all(np.isfinite(a)):
         return as_they_are
     smallest, *_, largest = np.linalg.eigvalsh(a)
     if largest <= _MOST_SPREAD * smallest:
         return as_they_are
-    # Of v; the prior's at least, as where every likelihood is log-concave.
-    inverse = directions / sd
-    precisions, directions = np.linalg.eigh(inverse @ a @ inverse.T)
-    covariance = directions / np.maximum(precisions, 1.0) @ directions.T
+    covariance = covariance_from(a, inverse)
     return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
 
 
@@ -117,35 +103,3 @@ def _in_the_order_of_the_model(
     # A program would sort the names of a plain dict.
     priors = OrderedDict((name, stacked[name]) for name in names)
     return priors, np.concatenate([rows[name] for name in names])
-
-
-def _curvature(
-    target: Target,
-    centre: Mapping[str, Any],
-    priors: Mapping[str, Prior],
-    loc: np.ndarray,
-    root: np.ndarray,
-    progress: bool,
-) -> np.ndarray:
-    """A at v = loc, [T, T]."""
-    stops = np.cumsum([np.size(prior.mean) for prior in priors.values()])
-    v = OrderedDict(
-        (name, part.reshape(np.shape(centre[name])).astype(centre[name].dtype))
-        for name, part in zip(priors, np.split(loc, stops[:-1]))
-    )
-    rest = {name: x for name, x in centre.items() if name not in v}
-    density = Density(target, target.data, rest, v)
-    size = len(root)
-    number = math.ceil(size / _AT_A_TIME)
-    width = math.ceil(size / number)  # of all, for one program
-    steps = np.pad(_STEP * root, ((0, 0), (0, number * width - size)))
-    products = []
-    bar = progress_bar(number, "curvature", progress and density.is_expensive)
-    try:
-        for some in np.split(steps, number, axis=1):
-            products.append(density.times_curvature({}, some) / _STEP)
-            bar.update(1)
-    finally:
-        bar.close()
-    a = root.T @ np.concatenate(products, axis=1)[:, :size]
-    return (a + a.T) / 2

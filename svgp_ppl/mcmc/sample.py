@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import jax
+import numpy as np
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -21,6 +22,7 @@ from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.mcmc.chains.run import Chains, NonFiniteStartError, run_chains
 from svgp_ppl.mcmc.coordinates import Start, fitted_start, joint_start
 from svgp_ppl.mcmc.draws import as_arviz
+from svgp_ppl.mcmc.laplace import Curvature
 from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.samplers.nuts import NUTS
 from svgp_ppl.mcmc.samplers.sampler import Sampler, StochasticGradient, UsesPrior
@@ -154,7 +156,7 @@ def sample(
         "num_warmup": counts["num_warmup"],
         "init": _NAMES[type(origin)],
         "chain_method": method,
-        "coordinates": "collapsed" if target.is_collapsed else choice[-1],
+        "coordinates": _moved(choice, origin, target, start),
         **({} if target.is_deep else {"num_blocks": start.num_blocks}),
         **({"bias": "stochastic gradients"} if biased else {}),
     }
@@ -204,15 +206,20 @@ def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
         if uses_prior:
             return ("whitened",)
         first = () if _is_biased(sampler) else ("collapsed",)
-        return (*first, "whitened" if origin is None else "fitted")
+        return (*first, "fitted")
     if coordinates != "whitened" and uses_prior:
         raise ValueError(
             f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values: "
             f'drop coordinates="{coordinates}".'
         )
-    if coordinates == "fitted" and origin is None:
-        raise ValueError('coordinates="fitted" needs a fit: give it as init=.')
     return (coordinates,)
+
+
+def _moved(choice: tuple[str, ...], origin, target: Target, start: Start) -> str:
+    """The coordinates that were taken."""
+    if target.is_collapsed:
+        return "collapsed"
+    return choice[-1] if origin is not None or start.data.sites else "whitened"
 
 
 def _start(
@@ -234,17 +241,37 @@ def _start(
     is_plain = choice == ("whitened",)
     if origin is None:
         positions = target.initial_positions(key, num_chains)
+        found = None if is_plain else _found_start(key, positions, target, progress)
+        if found is not None:
+            return found
     elif isinstance(origin, Pathfinder):
         key_paths, key_joint = random.split(key)
         joint, positions = origin.approximate(key_paths, target, num_chains)
         if not is_plain:
-            return joint_start(key_joint, joint, positions, target)
+            return joint_start(key_joint, joint, positions, target, progress)
     else:
         guide, params = origin
         if not is_plain:
             return fitted_start(key, guide, params, target, num_chains, progress)
         positions = target.positions_from(key, guide, dict(params), num_chains)
     return Start(plain_coordinates(), target.data, jax.device_put(positions))
+
+
+def _found_start(key, positions: dict, target: Target, progress: bool) -> Start | None:
+    """Coordinates that Pathfinder finds; θ starts at random and v given it.
+
+    Returns:
+        None where v has no sites or too many values, or there is no Gaussian near.
+    """
+    size = sum(np.size(positions[name][0]) for name in target.whitened_names)
+    if not size or target.is_deep or not Curvature.is_affordable(target, size):
+        return None
+    key_paths, key_joint = random.split(key)
+    try:
+        joint, _ = Pathfinder().approximate(key_paths, target, 1)
+    except FloatingPointError:
+        return None
+    return joint_start(key_joint, joint, jax.device_get(positions), target, progress)
 
 
 def _run(
