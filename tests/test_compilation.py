@@ -1,7 +1,9 @@
 """What is compiled, how often, and what it keeps alive."""
 
 import gc
+import types
 import weakref
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -299,6 +301,61 @@ def test_what_other_code_reads_is_part_of_its_program(monkeypatch, code):
     assert run() == 5.0
 
 
+@dataclass
+class Settings:
+    """A value that methods read from their object."""
+
+    factor: float = 1.0
+
+    def scaled(self, x):
+        return self.factor * x
+
+    __call__ = scaled
+
+
+class Constants:
+    factor = 1.0
+
+
+def scaled_by(settings, x):
+    return settings.factor * x
+
+
+SETTINGS, CONFIGURATION = Settings(), types.ModuleType("configuration")
+CONFIGURATION.factor = 1.0
+
+
+@pytest.mark.parametrize(
+    "code, owner",
+    [
+        (lambda x: SETTINGS.factor * x, SETTINGS),
+        (lambda x: scaled_by(SETTINGS, x), SETTINGS),
+        (partial(scaled_by, SETTINGS), SETTINGS),
+        (SETTINGS.scaled, SETTINGS),
+        (SETTINGS, SETTINGS),
+        (lambda x: Constants.factor * x, Constants),
+        (lambda x: scaled_by(Constants(), x), Constants),
+        (lambda x: CONFIGURATION.factor * x, CONFIGURATION),
+    ],
+    ids=["global", "helper", "partial", "method", "object", "class", "its", "module"],
+)
+def test_attributes_that_are_set_anew_are_seen(monkeypatch, code, owner):
+    def find():
+        return compilation.find(code, ("attributes", code), jnp.ones(3))
+
+    before = find()
+    assert find().found is before.found
+    assert before(jnp.ones(3))[0] == 1.0
+    monkeypatch.setattr(owner, "factor", 5.0)
+    assert find()(jnp.ones(3))[0] == 5.0
+
+
+def test_objects_may_lead_back_to_each_other():
+    one, other = Settings(), Settings()
+    one.scaled, other.scaled = other, one
+    assert compilation.find(one, ("each other", one), jnp.ones(3))(jnp.ones(3))[0] == 1
+
+
 def test_a_handler_around_a_call_is_part_of_its_program():
     def run():
         def model():
@@ -385,6 +442,23 @@ def test_a_fit_sees_what_its_model_reads_now(monkeypatch):
     np.testing.assert_array_equal(fit(model, guide).losses, first)
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
     assert fit(model, guide).losses[0] != first[0]
+
+
+def test_a_fit_sees_what_is_set_in_an_object_among_the_arguments():
+    def model(x, y=None, settings=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(settings.factor, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    def last():
+        given = {"settings": settings, "num_steps": 2, "progress": False}
+        args = random.key(0), model, guide, COUNTS_X, COUNTS_Y
+        return gp.fit(*args, **given).losses[-1]
+
+    guide, settings = gp.AutoGaussian(model), Settings()
+    first = last()
+    settings.factor = 2.0
+    assert last() != first
 
 
 def test_inside_of_a_trace_a_call_is_part_of_it():

@@ -1,8 +1,8 @@
 """What determines a program: equal identities are one program, and keep nothing alive.
 
 A model is code and what the code reads: globals, variables of the surrounding function,
-and those of helper functions and classes in the same module. JAX would trace it once
-and not look again.
+those of helper functions and classes in the same module, and attributes of objects that
+this code has a name for. JAX would trace it once and not look again.
 """
 
 import dataclasses
@@ -38,8 +38,15 @@ class Identities:
 
     def __init__(self, forget: Callable[[weakref.ref], None]):
         self._forget, self._seen = forget, set()
+        self._names: set[str] = set()  # that the code has for variables and attributes
+        # By id: objects whose attributes it may read, and the module that it is in.
+        self._objects: dict[int, tuple[Any, str | None]] = {}
 
-    def of(self, part: Any, module: str | None = None) -> Hashable:
+    def of(self, parts: Any) -> Hashable:
+        """What distinguishes the parts of a program, and what they read."""
+        return self._of(parts), tuple(self._attributes())
+
+    def _of(self, part: Any, module: str | None = None) -> Hashable:
         """What distinguishes a part of a program.
 
         Args:
@@ -47,11 +54,11 @@ class Identities:
                 object that is equal to itself alone.
             module: Where the code is that reads it: code of others is not examined.
         """
-        of = partial(self.of, module=module)
+        of = partial(self._of, module=module)
         if part is None or isinstance(part, str | bytes | int | float | complex):
             return type(part), part
         if isinstance(part, type):
-            return self._same(part), self._code_of(part, module)
+            return self._object(part, module), self._code_of(part, module)
         if isinstance(part, tuple | list):
             return type(part), tuple(map(of, part))
         if isinstance(part, set | frozenset):
@@ -69,12 +76,13 @@ class Identities:
         if isinstance(part, partial):
             return partial, of(part.func), of(part.args), of(part.keywords)
         if inspect.ismethod(part):  # a new object at every access
-            return of(part.__self__), of(part.__func__)
+            own = self._code_of(type(part.__self__), module)
+            return of(part.__self__), of(part.__func__), own
         if inspect.isfunction(part):
             is_own = module is None or part.__module__ == module
             return self._same(part), self._surroundings(part) if is_own else ()
         try:
-            return self._same(part), self._code_around(part, module)
+            return self._object(part, module), self._code_around(part, module)
         except (
             TypeError
         ):  # no weak references to it: a number of NumPy, a range, a date
@@ -83,12 +91,20 @@ class Identities:
     def _same(self, value: Any) -> "_Same":
         return _Same(value, self._forget)
 
+    def _object(self, value: Any, module: str | None) -> "_Same":
+        """The same, of an object whose attributes code may read."""
+        same = self._same(value)
+        for owner in (value, type(value)):
+            if hasattr(owner, "__dict__") and not _is_of_library(_home_of(owner)):
+                self._objects.setdefault(id(owner), (owner, module))
+        return same
+
     def _code_around(self, part: Any, module: str | None) -> Hashable:
         """The code of a callable object, and that which it wraps as handlers do."""
         if not callable(part):
             return ()
         wrapped = getattr(part, "__wrapped__", None)
-        inner = () if wrapped is None else self.of(wrapped, module)
+        inner = () if wrapped is None else self._of(wrapped, module)
         return inner, self._code_of(type(part), module)
 
     def _code_of(self, cls: type, module: str | None) -> Hashable:
@@ -103,20 +119,41 @@ class Identities:
     def _surroundings(self, function: Any) -> Hashable:
         """The outer values that a function and its helpers read.
 
-        Attributes of objects, and what code of other modules reads, are not examined.
+        What code of other modules reads is not examined.
         """
         if id(function) in self._seen:
             return ()
         self._seen.add(id(function))
         names, module = _names(function.__code__), function.__module__
+        self._names |= names
         around = {n: v for n, v in function.__globals__.items() if n in names}
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
         for name, cell in cells:
             with suppress(ValueError):  # assigned later
                 around[name] = cell.cell_contents
-        found = tuple((name, self.of(v, module)) for name, v in sorted(around.items()))
+        found = tuple((n, self._of(v, module)) for n, v in sorted(around.items()))
         defaults = (function.__defaults__, function.__kwdefaults__)
-        return found, self.of(defaults, module)
+        return found, self._of(defaults, module)
+
+    def _attributes(self) -> Iterator[Hashable]:
+        """What distinguishes the attributes that the code has a name for.
+
+        They may be code, which has more names, and have attributes themselves.
+        """
+        known: set[tuple[int, str]] = set()
+        while found := self._named() - known:
+            known |= found
+            for i, name in sorted(found):
+                owner, module = list(self._objects.values())[i]
+                yield name, self._of(vars(owner)[name], module)
+
+    def _named(self) -> set[tuple[int, str]]:
+        """Number of an object and name, for all attributes with a known name."""
+        return {
+            (i, name)
+            for i, (owner, _) in enumerate(self._objects.values())
+            for name in self._names & vars(owner).keys()
+        }
 
     def _contents(self, part: Any) -> Hashable:
         """What distinguishes the contents of an array of NumPy or a table of pandas."""
@@ -168,6 +205,13 @@ def _methods(cls: type) -> Iterator[Any]:
         member = getattr(member, "__func__", member)  # static and class methods
         if inspect.isfunction(member):
             yield member
+
+
+def _home_of(part: Any) -> str:
+    """Name of a module, or of that of a class or of the class of an object."""
+    if inspect.ismodule(part):
+        return part.__name__
+    return (part if isinstance(part, type) else type(part)).__module__
 
 
 def _is_of_library(module: str) -> bool:
