@@ -74,8 +74,10 @@ def require_same_z(
 
 def known_origin(posterior: Any) -> dict[str, str]:
     """The origin of z that a fit or an ArviZ object keeps; {} if it is not known."""
-    kept = kept_by(posterior)
-    return kept.inducing_origin if kept else getattr(posterior, "inducing_origin", {})
+    if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
+        kept = kept_by(posterior)
+        return kept.inducing_origin if kept else {}
+    return getattr(posterior, "inducing_origin", {})
 
 
 def moved(

@@ -9,6 +9,7 @@ from jax import random
 from numpyro import handlers
 
 import svgp_ppl as gp
+from svgp_ppl.diagnostics.kept import Kept
 from svgp_ppl.handlers import replay_distributions
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -348,8 +349,9 @@ def test_the_model_and_the_posterior_the_other_way_round():
         gp.predict({"v": np.zeros((2, 3))}, X)
 
 
-def test_a_posterior_without_the_rest_of_its_object():
-    draws = gp.diagnostics.to_arviz({"f": np.zeros((1, 2, 3))})
+@pytest.mark.parametrize("attrs", [None, Kept(["f"], {}, {}).as_attrs()])
+def test_a_posterior_without_the_rest_of_its_object(attrs):
+    draws = gp.diagnostics.to_arviz({"f": np.zeros((1, 2, 3))}, attrs=attrs)
     with pytest.raises(ValueError, match="whole object, draws and not draws"):
         gp.predict(lambda x: None, draws.posterior, X)
 
