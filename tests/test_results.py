@@ -209,6 +209,22 @@ def test_a_table_has_the_index_of_the_inputs(fitted):
     assert by_time["mean"].sel(time=2003).item() == pytest.approx(at_new.mean[3])
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.date_range("2026-01-01", periods=5, tz="Europe/Berlin", name="day"),
+        pd.period_range("2026-01", periods=5, freq="M", name="month"),
+        pd.interval_range(0, 5, name="age"),
+        pd.CategoricalIndex(list("abcab"), name="town"),
+    ],
+    ids=["times", "months", "intervals", "categories"],
+)
+def test_a_table_keeps_the_type_of_its_index(fitted, index):
+    frame = fitted.predict(pd.DataFrame(X_NEW, index=index))["y"].to_pandas()
+    pd.testing.assert_index_equal(frame.index, index)
+    assert frame.index.dtype == index.dtype
+
+
 def test_a_table_without_labels_has_the_plate():
     table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
     data = table.to_xarray(0.5)

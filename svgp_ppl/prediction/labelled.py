@@ -51,7 +51,7 @@ def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -
     if labels is not None and hasattr(labels, "levels"):  # a pandas.MultiIndex
         coords: Any = xarray.Coordinates.from_pandas_multiindex(labels, axis)
     else:
-        coords = {axis: np.arange(num_rows) if labels is None else np.asarray(labels)}
+        coords = {axis: np.arange(num_rows) if labels is None else labels}
     return xarray.Dataset(held, coords=coords)
 
 
