@@ -1,5 +1,7 @@
 """Quantiles, intervals, tables and bands of predictions; predictions of a fit."""
 
+from dataclasses import replace
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -257,6 +259,13 @@ def test_a_fit_predicts_its_model(fitted, tmp_path):
     loaded = gp.Fit.load(tmp_path / "fit.npz", gp.AutoGaussian(gaussian_model))
     with pytest.raises(ValueError, match="does not know its model"):
         loaded.predict(X_NEW)
+
+
+def test_the_best_of_several_fits_is_found_among_them(fitted):
+    other = replace(fitted, losses=fitted.losses - 1.0)
+    fits = [fitted, other]
+    assert fits.index(min(fits, key=lambda fit: fit.losses[-1])) == 1
+    assert len({fitted, other}) == 2
 
 
 def test_draws_have_a_default_number(fitted):

@@ -21,7 +21,7 @@ from svgp_ppl.runtime.nested import flattened, rebuilt
 __all__ = ["Fit", "NonFiniteBoundError"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value
 class Fit:
     """A fitted guide.
 
