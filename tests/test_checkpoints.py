@@ -142,6 +142,19 @@ def test_a_file_of_another_fit_is_not_replaced(tmp_path, other, difference):
     assert path.read_bytes() == before
 
 
+def test_a_guide_that_has_predicted_goes_on_from_the_file(tmp_path):
+    def run(num_steps, guide):
+        options = {"num_steps": num_steps, "progress": False, "checkpoint": path}
+        args = counts_model, guide, COUNTS_X, COUNTS_Y
+        return gp.fit(random.key(0), *args, **options).losses
+
+    path = tmp_path / "fit.npz"
+    first = run(3, gp.AutoGaussian(counts_model))
+    guide = gp.AutoGaussian(counts_model)
+    gp.predict(counts_model, gp.Fit.load(path, guide), COUNTS_X[:2])
+    np.testing.assert_array_equal(run(5, guide)[:3], first)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_killed_and_resumed(optimizer, whole, tmp_path):

@@ -10,8 +10,9 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
+from numpyro.handlers import block
 from numpyro.infer import SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoDelta, AutoNormal
+from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 
 import svgp_ppl as gp
 from tests.conftest import mostly_double
@@ -50,6 +51,44 @@ def test_fit_is_svi_run(fitted):
     plain = by_svi_run(60, optax.adam(1e-2))
     np.testing.assert_allclose(fitted.losses, plain.losses, rtol=1e-9)
     assert_same_params(fitted.params, plain.params, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("num_rows", [None, 5])
+def test_another_key_starts_elsewhere_whoever_has_used_the_guide(num_rows):
+    def batched(x, y=None, num_data=None):
+        lengthscale = numpyro.sample("lengthscale", dist.Gamma(3.0, 3.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), COUNTS_Z)
+        with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    def losses(seed, guide):
+        options = {"num_data": len(COUNTS_X), "num_steps": 2, "batch_size": num_rows}
+        key = random.key(seed)
+        return gp.fit(key, batched, guide, *DATA, **options, progress=False).losses
+
+    guide = gp.AutoGaussian(batched)
+    first = losses(0, guide)
+    others = losses(1, guide)
+    np.testing.assert_array_equal(others, losses(1, gp.AutoGaussian(batched)))
+    assert others[0] != first[0]
+    np.testing.assert_array_equal(losses(0, guide), first)
+
+
+def test_parts_of_a_guide_start_with_the_key():
+    def guides():
+        guide = AutoGuideList(counts_model)
+        v = block(counts_model, hide=["variance", "lengthscale"])
+        guide.append(gp.AutoGaussian(v))
+        guide.append(AutoDelta(block(counts_model, expose=["variance", "lengthscale"])))
+        return guide
+
+    def losses(seed, guide):
+        options = {"num_steps": 1, "progress": False}
+        return gp.fit(random.key(seed), counts_model, guide, *DATA, **options).losses
+
+    used = guides()
+    losses(0, used)
+    np.testing.assert_array_equal(losses(1, used), losses(1, guides()))
 
 
 def test_fit_is_a_record(fitted):

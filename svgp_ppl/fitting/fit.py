@@ -31,6 +31,7 @@ from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
+from svgp_ppl.guides.start import start_anew
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.inducing_origin import moved, origin_of_z
 from svgp_ppl.linalg import single_threaded_lapack
@@ -160,8 +161,7 @@ def fit(
         frozen = {**earlier.unfreeze_at, **(frozen or {})}
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
     require_valid_rows(steps.model, data, key_look)
-    # With the same key as NumPyro's SVI.init.
-    set_up(steps.guide, random.split(key_start, 3)[2], *data.first())
+    _set_up(steps, key_start, init)
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
     if earlier is not None:
@@ -184,6 +184,14 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
     if isinstance(init, Fit):
         return init, None
     return None, guide_and_params(init, "init").params
+
+
+def _set_up(steps: Steps, key, init) -> None:
+    """Let the guide run the model, with the same key as in NumPyro's ``SVI.init``."""
+    key = random.split(key, 3)[2]
+    if init is None:
+        start_anew(steps.given_guide, key)
+    set_up(steps.guide, key, *steps.data.first())
 
 
 def _inducing_origin(

@@ -20,6 +20,7 @@ from numpyro.infer.util import transform_fn
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.optimizers import as_numpyro, is_optax
 from svgp_ppl.fitting.schedules import staged, unfreeze_steps
+from svgp_ppl.guides.start import start_of
 from svgp_ppl.handlers import traces_of
 from svgp_ppl.plates import first_rows
 from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
@@ -130,7 +131,7 @@ class Steps:
             return Start(state, transforms, svi.get_params(state))
 
         self._require_known(initial, run, example)
-        made_of = ("start of a fit", *self.made_of)
+        made_of = ("start of a fit", start_of(self.given_guide), *self.made_of)
         program = find(run, made_of, *example, runs_once=True)
         self.seconds = program.seconds
         return program(*example)
