@@ -5,6 +5,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pytest
 from jax import random
 from numpyro.infer import SVI
@@ -53,6 +54,25 @@ def gaussian_params():
 def predict_gaussian(x=X_NEW, **options):
     posterior = (gp.AutoGaussian(gaussian_model), gaussian_params())
     return gp.predict(gaussian_model, posterior, x, **options)["y"]
+
+
+def in_a_line_of_memory(x):
+    """A copy of x that JAX may read in place: its address is a multiple of 64."""
+    memory = np.empty(x.nbytes + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    found = memory[first : first + x.nbytes].view(x.dtype).reshape(x.shape)
+    found[:] = x
+    return found
+
+
+@pytest.mark.parametrize("of", [in_a_line_of_memory, np.array, pd.DataFrame])
+def test_inputs_may_be_written_into_after_the_call(of):
+    x = of(X_NEW)
+    y, before = np.zeros(len(x)), predict_gaussian(X_NEW)
+    at_new = predict_gaussian(x)
+    x[:] = 0.0
+    np.testing.assert_allclose(at_new.mean, before.mean)
+    np.testing.assert_allclose(at_new.log_prob(y), before.log_prob(y))
 
 
 def latent_moments(x):

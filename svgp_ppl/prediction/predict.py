@@ -8,12 +8,15 @@ expectation and variance, densities are averaged in probability.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import PosteriorModel
 from svgp_ppl.prediction.prediction import Prediction
+from svgp_ppl.rows import as_it_is_now
 
 __all__ = ["Prediction", "predict"]
 
@@ -57,6 +60,9 @@ def predict(
     """
     if key is not None:
         require_key(key, "key")
+    # Moments and densities are computed when they are read, maybe after the arguments
+    # have been written into.
+    args, kwargs = jax.tree.map(as_it_is_now, (args, kwargs))
     require_same_z(posterior, model, args, kwargs)
     runs = PosteriorModel(model, take_posterior(posterior, params), args, kwargs, key)
     if isinstance(runs.posterior, Samples):

@@ -1,5 +1,6 @@
 """Which arguments are arrays, which have rows, and the memory pages of files."""
 
+import copy
 import mmap
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from svgp_ppl.rows.arrow import ArrowRows
 from svgp_ppl.rows.sharding import automatic, is_sharded
 
-__all__ = ["is_array", "pages_of", "with_rows"]
+__all__ = ["as_it_is_now", "is_array", "pages_of", "with_rows"]
 
 
 def is_array(leaf: Any) -> bool:
@@ -25,6 +26,19 @@ def is_array(leaf: Any) -> bool:
         is_half = kind == "V" and jnp.issubdtype(leaf.dtype, np.number)
         return kind in "biufc" or is_half  # bfloat16 and the like have the kind V
     return isinstance(leaf, jax.Array | ArrowRows)
+
+
+def as_it_is_now(leaf: Any) -> Any:
+    """A leaf of the arguments that stays as it is, whatever is written into it later.
+
+    A copy of an array of NumPy or a table, for what is computed later; JAX, too, may
+    read the memory of such an array without a copy. Others are returned unchanged.
+    """
+    can_be_written_into = hasattr(type(leaf), "__array__") and not (
+        isinstance(leaf, jax.Array | np.generic | ArrowRows)
+        or (isinstance(leaf, np.ndarray) and not leaf.flags.writeable)
+    )
+    return copy.deepcopy(leaf) if can_be_written_into else leaf
 
 
 def with_rows(leaves: list) -> dict[int, Any]:
