@@ -24,6 +24,7 @@ from svgp_ppl.mcmc import (
     run_chains,
 )
 from svgp_ppl.mcmc.chains import run as chains_module
+from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.runtime import checkpoints
 from tests.models import COUNTS_X, COUNTS_Y, Walk, WalkState, counts_model
 
@@ -335,6 +336,32 @@ def test_the_file_of_another_run_is_refused(change, message, tmp_path):
     assert f"{path} is the checkpoint of another run" in str(error.value)
     assert "or delete the file" in str(error.value)
     assert path.read_bytes() == before
+
+
+def test_what_was_computed_may_differ_in_its_last_digits(tmp_path):
+    """As on another machine, in the coordinates that a fit gives."""
+
+    def continued(by, num_samples):
+        file = RunFile(tmp_path / "chains")
+        file.given = Y
+        return run_chains(
+            random.key(0),
+            lambda position, data: logdensity_fn(position, data[1]),
+            {"v": jnp.zeros((2, 5))},
+            Walk(0.5),
+            num_warmup=4,
+            num_samples=num_samples,
+            data=(by * np.arange(6.0), Y),
+            made_of=("computed",),
+            checkpoint=file,
+            progress=False,
+        )
+
+    first = continued(1.0, 3)
+    again = continued(1.0 + 1e-12, 5)
+    np.testing.assert_array_equal(first.draws["v"], again.draws["v"][:, :3])
+    with pytest.raises(ValueError, match=r"its model, or the fit .* is another one"):
+        continued(1.001, 5)
 
 
 def test_another_precision_is_refused(tmp_path):

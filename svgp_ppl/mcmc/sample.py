@@ -284,6 +284,8 @@ def _run(
         coordinates, data = data
         return target.logdensity_fn(*coordinates.at(position, data), *key)
 
+    if options["checkpoint"] is not None:
+        options["checkpoint"].given = start.data._replace(sites={})
     try:
         with single_threaded_lapack():
             return run_chains(

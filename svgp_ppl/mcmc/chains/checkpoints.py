@@ -89,12 +89,17 @@ class RunFile:
     Args:
         path: Name of the file.
 
+    Attributes:
+        given: The part of the data of a run that is the same bit by bit when the run
+            goes on; None for all. What was computed from it has other last digits on
+            another machine.
+
     Raises:
         ValueError: No file can be written there, or there is one of another kind.
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = path
+        self.path, self.given = path, None
         self._file = Checkpoint(path, "chains", _UNSAVED)
         self._facts: dict[str, Any] = {}
         self._saved: Reached | None = None
@@ -209,11 +214,13 @@ def facts_of(
     made_of: Any,
     num_warmup: int,
     logdensity: np.ndarray,
+    given: Any = None,
 ) -> dict[str, Any]:
     """What distinguishes a run from others, in values that a file can hold.
 
     A function cannot be compared with one of another process: the model is recognised
     by the log density at the start of the chains, which depends on its code and data.
+    ``given`` is that of :class:`RunFile`.
     """
     leaves = jax.tree.leaves(positions)
     plain = int | float | str | np.generic
@@ -226,7 +233,8 @@ def facts_of(
         "precision": str(np.asarray(logdensity).dtype),
         "key": np.asarray(_plain(key)).tolist(),
         "plain arguments": repr(options),
-        "data": _digest(data),
+        "data": _digest(data if given is None else given),
+        "computed": _in_short(data),
         "log density": np.asarray(logdensity, float).tolist(),
     }
 
@@ -243,13 +251,19 @@ def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) ->
     }
     for name, wanted in facts.items():
         came = found[name]
-        if name != "log density" and came != wanted:
+        if name not in ("computed", "log density") and came != wanted:
             verb = "are" if name == "plain arguments" else "is"
             plain = f"its {name} {verb} {came}, and should be {wanted}"
             raise ValueError(refusal.format(words.get(name, plain)))
-    came, wanted = (np.asarray(of["log density"]) for of in (found, facts))
     # Not bit by bit: the file may come from another machine.
     precision = 1e-3 if facts["precision"] == "float32" else 1e-6
+    came, wanted = (np.asarray(of["computed"]) for of in (found, facts))
+    is_same = came.shape == wanted.shape
+    if not (is_same and np.all(abs(came - wanted) <= precision * wanted[:, :1])):
+        raise ValueError(
+            refusal.format("its model, or the fit that it starts from, is another one")
+        )
+    came, wanted = (np.asarray(of["log density"]) for of in (found, facts))
     if not np.allclose(came, wanted, rtol=precision, atol=precision):
         raise ValueError(
             refusal.format(
@@ -268,6 +282,17 @@ def _digest(data: Any) -> str:
         digest.update(name.encode())
         digest.update(leaf.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def _in_short(data: Any) -> list[list[float]]:
+    """Norm and a projection of every array, which show more than rounding."""
+    found = []
+    for leaf in jax.tree.leaves(data):
+        values = _plain(leaf).astype(float).ravel()
+        values = np.where(np.isfinite(values), values, 0.0)
+        projection = values @ np.cos(np.arange(values.size))
+        found.append([float(np.linalg.norm(values)), float(projection)])
+    return found or [[0.0, 0.0]]
 
 
 def _plain(leaf: Any) -> np.ndarray:
