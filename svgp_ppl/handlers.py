@@ -119,6 +119,16 @@ class _distinct(trace):
     In NumPyro's a later plate or ``param`` does: the earlier site is forgotten.
     """
 
+    def process_message(self, msg: Any) -> None:
+        """Refuse to draw what has no distribution, in words; NumPyro has none."""
+        is_drawn = msg["type"] == "sample" and msg["value"] is None
+        if is_drawn and isinstance(unwrapped(msg["fn"])[0], dist.ImproperUniform):
+            raise ValueError(
+                f"latent site '{msg['name']}' has an improper prior, of which nothing "
+                "can be drawn to start with: give it a proper one, however wide, such "
+                "as dist.HalfCauchy(10.0), or make it a numpyro.param."
+            )
+
     def postprocess_message(self, msg: Any) -> None:
         """Record the site."""
         earlier: Any = self.trace.get(msg.get("name"), msg)
@@ -247,13 +257,10 @@ def prototype(sites: dict[str, dict]) -> dict[str, dict]:
     """
     found = {}
     for name, site in sites.items():
-        infer = site.get("infer", {})
-        known = {"type": site["type"], "name": name, "infer": {}}
+        infer = {"inducing": True} if is_inducing(site) else {}
+        infer = {"layer": site["infer"]["layer"]} if is_layer(site) else infer
+        known = {"type": site["type"], "name": name, "infer": infer}
         known["is_observed"] = site.get("is_observed", False)
-        if is_inducing(site):
-            known["infer"] = {"inducing": True}
-        elif is_layer(site):
-            known["infer"] = {"layer": infer["layer"]}
         if site["type"] == "sample":
             known["event_shape"] = site["fn"].event_shape
         found[name] = known

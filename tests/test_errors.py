@@ -362,6 +362,20 @@ def test_a_report_on_draws_takes_no_data():
         gp.diagnostics.report(draws, X, COUNTS)
 
 
+@pytest.mark.parametrize("call", [gp.fit, gp.sample])
+def test_an_improper_prior(call):
+    def model(x, y=None):
+        with numpyro.plate("columns", 1):
+            positive = dist.ImproperUniform(dist.constraints.positive, (), ())
+            lengthscale = numpyro.sample("lengthscale", positive)
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    with pytest.raises(ValueError, match="'lengthscale' has an improper prior"):
+        call(random.key(0), model, X, COUNTS)
+
+
 def test_process_inside_a_plate():
     def model():
         with numpyro.plate("groups", 3):
