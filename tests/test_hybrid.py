@@ -7,6 +7,8 @@ import pytest
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
+from tests.test_fit import MODULE as FIT
+from tests.test_fit import StoppedBar
 
 SIZES = {"num_chains": 2, "num_warmup": 20, "num_samples": 10}
 SAMPLER = Walk()
@@ -83,6 +85,34 @@ def test_the_same_call_goes_on_from_its_files(tmp_path):
             np.testing.assert_allclose(
                 group(other.draws, "posterior")[name], values, rtol=1e-8
             )
+
+
+@pytest.mark.filterwarnings("ignore:interrupted")
+def test_no_chains_start_from_an_interrupted_fit(tmp_path, monkeypatch):
+    def run():
+        return gp.fit_and_sample(
+            jax.random.key(0),
+            counts_model,
+            COUNTS_X,
+            COUNTS_Y,
+            fit_options={"num_steps": 60, "variational_first": 10},
+            sampler=SAMPLER,
+            checkpoint=tmp_path / "counts",
+            progress=False,
+            **SIZES,
+        )
+
+    monkeypatch.setattr(FIT, "progress_bar", StoppedBar)
+    with pytest.warns(UserWarning, match="no chains were started: draws is None"):
+        stopped = run()
+    assert len(stopped.fit.losses) == 30 and stopped.draws is None
+    assert [path.name for path in tmp_path.iterdir()] == ["counts.fit"]
+    mean = stopped.predict(COUNTS_X)["y"].mean
+    np.testing.assert_allclose(mean, stopped.fit.predict(COUNTS_X)["y"].mean)
+    monkeypatch.undo()
+    resumed = run()
+    assert len(resumed.fit.losses) == 60
+    assert group(resumed.draws, "posterior")["f"].shape[:2] == (2, 10)
 
 
 def test_what_a_stage_refuses_is_refused():

@@ -1,6 +1,7 @@
 """The hybrid of Hensman et al. (2015) in one call: Gaussian fit, then chains."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ class Hybrid(NamedTuple):
     Attributes:
         model: The model.
         fit: The Gaussian approximation.
-        draws: The free-form posterior, an ArviZ object.
+        draws: The free-form posterior, an ArviZ object; None after an interrupt
+            of the fit.
 
     Example:
         >>> hybrid = gp.Hybrid(model, fitted, draws)  # what fit_and_sample returns
@@ -36,8 +38,9 @@ class Hybrid(NamedTuple):
     draws: Any
 
     def predict(self, *args, key=None, **kwargs) -> dict[str, Prediction]:
-        """Predictions of the draws at other arguments of the model."""
-        return predict(self.model, self.draws, *args, key=key, **kwargs)
+        """Predictions of the draws (or the fit) at other arguments of the model."""
+        posterior = self.fit if self.draws is None else self.draws
+        return predict(self.model, posterior, *args, key=key, **kwargs)
 
 
 def fit_and_sample(
@@ -88,7 +91,9 @@ def fit_and_sample(
         **kwargs: Keyword arguments of the model.
 
     Returns:
-        The fit and the draws; ``.predict(x_new)`` predicts from the draws.
+        The fit and the draws; ``.predict(x_new)`` predicts from the draws. After a
+        keyboard interrupt what there is (with a warning); no chains start from an
+        interrupted fit.
 
     Raises:
         ValueError: ``gp.fit`` or ``gp.sample`` refuse an argument.
@@ -114,6 +119,13 @@ def fit_and_sample(
         of_chains = f"{os.fspath(checkpoint)}.chains"
     options["progress"] = progress
     fitted = fit(key_fit, model, guide, *args, **options, **kwargs)
+    if _is_interrupted(fitted, options):
+        warnings.warn(
+            "the fit was interrupted, so no chains were started: draws is None. With "
+            "checkpoint= the same call goes on.",
+            stacklevel=2,
+        )
+        return Hybrid(model, fitted, None)
     draws = sample(
         key_sample,
         model,
@@ -132,3 +144,11 @@ def fit_and_sample(
         **kwargs,
     )
     return Hybrid(model, fitted, draws)
+
+
+def _is_interrupted(fitted: Fit, options: Mapping[str, Any]) -> bool:
+    """Whether a fit has taken fewer steps than it was to take."""
+    earlier = options.get("init")
+    before = len(earlier.losses) if isinstance(earlier, Fit) else 0
+    taken = len(fitted.losses) - before
+    return taken < options["num_steps"] and not fitted.stopped_early
