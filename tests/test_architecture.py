@@ -168,6 +168,7 @@ MAY_IMPORT = {
     },
     "mcmc.affine": {"linalg", "mcmc.target"},
     "mcmc.differences": {"mcmc.affine", "mcmc.target", "runtime"},
+    "mcmc.laplace": {"mcmc.differences", "mcmc.target", "runtime", "variational"},
     "mcmc.curvature": {
         "mcmc.affine",
         "mcmc.differences",
@@ -175,12 +176,7 @@ MAY_IMPORT = {
         "mcmc.target",
         "variational",
     },
-    "mcmc.coupling": {
-        "mcmc.differences",
-        "mcmc.target",
-        "runtime",
-        "variational",
-    },
+    "mcmc.coupling": {"mcmc.laplace", "mcmc.target", "variational"},
     "mcmc.coordinates": {
         "fitting",
         "guides",
@@ -189,6 +185,7 @@ MAY_IMPORT = {
         "mcmc.coupling",
         "mcmc.curvature",
         "mcmc.joint",
+        "mcmc.laplace",
         "mcmc.sites",
         "mcmc.target",
         "runtime",
@@ -229,6 +226,7 @@ MAY_IMPORT = {
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.draws",
+        "mcmc.laplace",
         "mcmc.pathfinder",
         "mcmc.samplers",
         "mcmc.target",

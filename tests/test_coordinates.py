@@ -16,7 +16,7 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
-from svgp_ppl.mcmc import collapsed, coupling
+from svgp_ppl.mcmc import collapsed, coupling, laplace
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates
 from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
 from svgp_ppl.mcmc.curvature import curved
@@ -250,7 +250,7 @@ def value_and_slopes(function, at):
     ],
 )
 def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide, monkeypatch):
-    monkeypatch.setattr(coupling, "_MOST_VALUES", 0)
+    monkeypatch.setattr(laplace, "_MOST_VALUES", 0)
     guide, params = fitted(model, make_guide)
     tril = params["auto_f_scale_tril"] = 0.4 * params["auto_f_scale_tril"]
     target = Target(random.key(1), model, (X, Y), {}, params)
@@ -285,7 +285,7 @@ def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
 
     Precisions within 0.01 of those of the prior have no site.
     """
-    monkeypatch.setattr(coupling, "_AT_A_TIME", 4)  # fewer than v has
+    monkeypatch.setattr(laplace, "_AT_A_TIME", 4)  # fewer than v has
     guide, params = fitted(model, make_guide)
     target = Target(random.key(1), model, (X, Y), {}, params)
     start = fitted_start(random.key(2), guide, params, target, 1)
@@ -346,7 +346,7 @@ def test_outputs_that_do_not_depend_on_each_other_keep_the_q_of_the_fit(make_gui
 def test_blocks_are_the_gaussians_of_the_fit(
     model, make_guide, num_blocks, monkeypatch
 ):
-    monkeypatch.setattr(coupling, "_MOST_VALUES", 5)  # fewer than v has
+    monkeypatch.setattr(laplace, "_MOST_VALUES", 5)  # fewer than v has
     guide, params = fitted(model, make_guide)
     target = Target(random.key(1), model, (X, Y), {}, params)
     start = fitted_start(random.key(2), guide, params, target, 1)
@@ -643,7 +643,8 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
     guide = gp.AutoGaussian(with_mean)
-    assert choice(None, nuts, None) == ("collapsed", "whitened")
+    assert choice(None, nuts, None) == ("collapsed", "fitted or whitened")
+    assert choice("whitened", nuts, None) == ("whitened",)
     assert choice(None, nuts, guide) == ("collapsed", "fitted")
     assert choice(None, stochastic, guide) == ("fitted",)
     assert choice(None, gibbs, guide) == ("whitened",)
@@ -714,7 +715,6 @@ def test_a_model_in_the_coordinates_of_a_fit():
     ("options", "message"),
     [
         ({"coordinates": "unit"}, r"must be one of .*whitened.*got 'unit'"),
-        ({"coordinates": "fitted"}, "needs a fit: give it as init="),
         ({"coordinates": "collapsed"}, r"at every observe site likelihoods.Gaussian"),
         (
             {"coordinates": "fitted", "sampler": gp.mcmc.Gibbs()},

@@ -63,13 +63,14 @@ def draws(fitted):
         )
 
 
-def starts(model, *args, num_chains, init=None):
+def starts(model, *args, num_chains, init=None, coordinates=None):
     """The starting positions: draws of a walk that stands still."""
     draws = gp.sample(
         random.key(1),
         model,
         *args,
         init=init,
+        coordinates=coordinates,
         sampler=Walk(scale=0.0),
         num_chains=num_chains,
         num_warmup=0,
@@ -227,9 +228,15 @@ def test_a_guide_may_hold_more_than_its_draws():
         target.positions_from(random.key(1), guide, {}, 4)
 
 
-def test_without_a_fit_chains_start_at_random():
-    values, draws = starts(counts_model, *DATA, num_chains=40)
-    assert np.all(np.abs(values["f"]) < 2)
+@pytest.mark.parametrize("coordinates", [None, "whitened"])
+def test_without_a_fit_chains_start_at_random(coordinates):
+    options = {"num_chains": 40, "coordinates": coordinates}
+    values, draws = starts(counts_model, *DATA, **options)
+    attrs = draws["posterior"].attrs
+    assert attrs["init"] == "none"
+    assert attrs["coordinates"] == ("fitted" if coordinates is None else "whitened")
+    # Where v is given θ and the data, or anywhere.
+    assert np.all(np.abs(values["f"]) < 2) == (coordinates == "whitened")
     assert np.all(np.abs(np.log(values["variance"])) < 2)
     assert len(np.unique(values["variance"])) == 40
     np.testing.assert_array_equal(group(draws, "constant_data")["z"], COUNTS_Z)

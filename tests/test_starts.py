@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+import scipy.optimize
 from jax import random
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -19,10 +20,12 @@ from numpyro.infer.autoguide import (
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.handlers import set_up
+from svgp_ppl.mcmc import laplace
 from svgp_ppl.mcmc.coordinates import joint_start
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.pathfinder import _gaussian, _kept
 from svgp_ppl.mcmc.target import Target
+from tests.conftest import both_precisions
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -99,7 +102,8 @@ def test_the_gaussian_of_a_guide_is_that_of_its_draws(family):
     np.testing.assert_allclose(found, q.covariance / np.outer(sd, sd), atol=0.04)
 
 
-def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
+def test_at_the_mean_v_has_the_conditional_of_the_gaussian(monkeypatch):
+    monkeypatch.setattr(laplace, "_MOST_VALUES", 0)
     # Narrower than the prior everywhere: other directions would have no site.
     q, target = joint(0.12), Target(random.key(1), counts, DATA, {}, {})
     values = {name: np.asarray(x, float)[None] for name, x in q.mean.items()}
@@ -114,6 +118,34 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian():
     slopes = jax.jit(jax.jacfwd(whitened))(jnp.zeros(5))
     np.testing.assert_allclose(whitened(jnp.zeros(5)), mean, atol=1e-8)
     np.testing.assert_allclose(slopes @ slopes.T, covariance, atol=1e-8)
+
+
+@both_precisions
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scale):
+    """The mode by BFGS, and the Hessian there by automatic differentiation."""
+    q, target = joint(scale), Target(random.key(1), counts, DATA, {}, {})
+    dtype = jnp.result_type(float)
+    others = {n: np.asarray(x, dtype) for n, x in q.mean.items() if n != "f"}
+    centre = {**others, "f": np.asarray(scale * q.mean["f"], dtype)}
+
+    @jax.jit
+    def energy(v):
+        return -target.logdensity_fn({**others, "f": v}, target.data)
+
+    def slope(v):
+        return np.asarray(jax.grad(energy)(jnp.asarray(v, dtype)), float)
+
+    mode = scipy.optimize.minimize(energy, np.zeros(5), jac=slope, method="BFGS").x
+    assert np.max(abs(slope(mode))) < 0.01
+    hessian = np.asarray(jax.jit(jax.hessian(energy))(jnp.asarray(mode, dtype)), float)
+    curvature = laplace.Curvature(target, centre, {"f": None})
+    rough = q.conditional(["f"])[1]
+    loc, covariance = laplace.laplace(curvature, centre["f"], rough)
+    off = loc - mode
+    assert off @ hessian @ off < 0.3
+    factor = np.linalg.cholesky(hessian)
+    np.testing.assert_allclose(factor.T @ covariance @ factor, np.eye(5), atol=0.2)
 
 
 def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():

@@ -156,7 +156,7 @@ def sample(
         "num_warmup": counts["num_warmup"],
         "init": _NAMES[type(origin)],
         "chain_method": method,
-        "coordinates": _moved(choice, origin, target, start),
+        "coordinates": _moved(choice, target, start),
         **({} if target.is_deep else {"num_blocks": start.num_blocks}),
         **({"bias": "stochastic gradients"} if biased else {}),
     }
@@ -206,7 +206,7 @@ def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
         if uses_prior:
             return ("whitened",)
         first = () if _is_biased(sampler) else ("collapsed",)
-        return (*first, "fitted")
+        return (*first, "fitted or whitened" if origin is None else "fitted")
     if coordinates != "whitened" and uses_prior:
         raise ValueError(
             f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values: "
@@ -215,11 +215,13 @@ def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
     return (coordinates,)
 
 
-def _moved(choice: tuple[str, ...], origin, target: Target, start: Start) -> str:
+def _moved(choice: tuple[str, ...], target: Target, start: Start) -> str:
     """The coordinates that were taken."""
     if target.is_collapsed:
         return "collapsed"
-    return choice[-1] if origin is not None or start.data.sites else "whitened"
+    if choice[-1] == "fitted or whitened":
+        return "fitted" if start.data.sites else "whitened"
+    return choice[-1]
 
 
 def _start(
@@ -244,6 +246,11 @@ def _start(
         found = None if is_plain else _found_start(key, positions, target, progress)
         if found is not None:
             return found
+        if choice == ("fitted",):
+            raise ValueError(
+                'coordinates="fitted" needs a fit here (a deep model, many inducing '
+                "values, or no start near them): give it as init=."
+            )
     elif isinstance(origin, Pathfinder):
         key_paths, key_joint = random.split(key)
         joint, positions = origin.approximate(key_paths, target, num_chains)
