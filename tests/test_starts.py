@@ -29,11 +29,12 @@ from tests.conftest import both_precisions
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
-    COUNTS_Z,
     GAUSSIAN_X,
     GAUSSIAN_Y,
+    counts_z,
     gaussian_model,
     gaussian_posterior,
+    unseen,
 )
 
 DATA = (COUNTS_X, COUNTS_Y)
@@ -44,7 +45,7 @@ def counts(x, y=None):
     """Counts, with z where it is; all chains below have one program."""
     variance = numpyro.sample("variance", dist.Gamma(3.0, 2.0))
     lengthscale = numpyro.sample("lengthscale", dist.Gamma(4.0, 3.0))
-    f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), COUNTS_Z)
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), counts_z())
     with numpyro.plate("data", len(x)):
         gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
 
@@ -124,7 +125,7 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian(monkeypatch):
 @pytest.mark.parametrize("scale", [0.3, 3.0])
 def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scale):
     """The mode by BFGS, and the Hessian there by automatic differentiation."""
-    q, target = joint(scale), Target(random.key(1), counts, DATA, {}, {})
+    q, target = joint(scale), Target(random.key(1), counts, unseen(*DATA), {}, {})
     dtype = jnp.result_type(float)
     others = {n: np.asarray(x, dtype) for n, x in q.mean.items() if n != "f"}
     centre = {**others, "f": np.asarray(scale * q.mean["f"], dtype)}

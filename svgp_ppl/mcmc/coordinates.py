@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import starmap
 from typing import Any, NamedTuple
 
@@ -15,12 +16,12 @@ from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
-from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
+from svgp_ppl.mcmc.affine import OTHERS, Coordinates, plain_coordinates
 from svgp_ppl.mcmc.coupling import Coupled, Gaussian, coupled
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.laplace import Curvature, laplace
-from svgp_ppl.mcmc.sites import base_of, in_sites
+from svgp_ppl.mcmc.sites import base_of, bases_of, in_sites
 from svgp_ppl.mcmc.target import Data, Target
 from svgp_ppl.runtime.compilation import call
 from svgp_ppl.variational.sites import Sites, sites_of
@@ -86,21 +87,23 @@ def joint_start(
     values: Mapping[str, np.ndarray],
     target: Target,
     progress: bool = False,
+    is_given: bool = False,
 ) -> Start:
     """Coordinates from a Gaussian over all values, and where chains start in them.
 
     Args:
         key: Random key.
         joint: The Gaussian.
-        values: Unconstrained values of each chain, [chains, ...]; v is drawn anew,
-            from q(v | θ).
+        values: Unconstrained values of each chain, [chains, ...].
         target: The log density.
         progress: Whether to show a bar if it takes a while.
+        is_given: Whether v starts there too; otherwise it is drawn from q(v | θ).
     """
     key_sites, key_start = random.split(key)
     centre = {name: np.asarray(joint.mean[name]) for name in values}
     found = _joint_sites(key_sites, joint, target, centre, progress)
-    return _start_in(key_start, found, target, centre, values)
+    start = _start_in(key_start, found, target, centre, values)
+    return _at_values(start, target, values) if is_given else start
 
 
 def _start_in(
@@ -126,6 +129,32 @@ def _start_in(
 
     start = jax.tree.map(put, Start(coordinates, data, positions))
     return start._replace(num_blocks=num_blocks)
+
+
+def _at_values(start: Start, target: Target, values: Mapping[str, Any]) -> Start:
+    """The start with v of every chain at its own value."""
+
+    def bases(values, others, coordinates, data):
+        args, kwargs = target.combine(data.arrays)
+        model = target.with_noise(data.noise_keys[0], data.params)
+        plain = data._replace(sites={})
+
+        def of_chain(chain):
+            values, others = chain
+            found: dict[str, Any] = {}
+            sites = coordinates.at(others, data)[1].sites
+            keep = partial(bases_of, sites=sites, found=found)
+            given = target.constrain(values, plain)
+            trace_of(model, args, kwargs, values=given, outer=keep)
+            return found
+
+        return jax.lax.map(of_chain, (values, others))
+
+    others = {n: x for n, x in start.positions.items() if n == OTHERS}
+    made_of = ("bases at values", *target.made_of)
+    given = (dict(values), others, start.coordinates, start.data)
+    found = call(bases, made_of, *given, runs_once=True)
+    return start._replace(positions={**start.positions, **found})
 
 
 def _standard_normal(key, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

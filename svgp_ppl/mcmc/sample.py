@@ -31,6 +31,10 @@ from svgp_ppl.mcmc.target import Target
 __all__ = ["sample"]
 
 
+# Of chains without a fit: Laplace's approximation is sought from what it finds.
+_ROUGH = Pathfinder(num_paths=2, num_draws=5)
+
+
 def sample(
     key,
     model: Callable,
@@ -265,7 +269,7 @@ def _start(
 
 
 def _found_start(key, positions: dict, target: Target, progress: bool) -> Start | None:
-    """Coordinates that Pathfinder finds; θ starts at random and v given it.
+    """Coordinates that Pathfinder finds, and the given positions in them.
 
     Returns:
         None where v has no sites or too many values, or there is no Gaussian near.
@@ -275,10 +279,11 @@ def _found_start(key, positions: dict, target: Target, progress: bool) -> Start 
         return None
     key_paths, key_joint = random.split(key)
     try:
-        joint, _ = Pathfinder().approximate(key_paths, target, 1)
+        joint, _ = _ROUGH.approximate(key_paths, target, 1)
     except FloatingPointError:
         return None
-    return joint_start(key_joint, joint, jax.device_get(positions), target, progress)
+    values = jax.device_get(positions)
+    return joint_start(key_joint, joint, values, target, progress, is_given=True)
 
 
 def _run(

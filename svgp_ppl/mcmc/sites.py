@@ -19,7 +19,7 @@ from svgp_ppl.handlers import outside
 from svgp_ppl.linalg import matmul
 from svgp_ppl.variational.sites import Sites, conditional
 
-__all__ = ["base_of", "in_sites"]
+__all__ = ["base_of", "bases_of", "in_sites"]
 
 
 def base_of(name: str) -> str:
@@ -55,9 +55,7 @@ class in_sites(Messenger):
         is_open = msg["type"] == "sample" and msg["value"] is None
         if not is_open or name not in self.sites:
             return
-        process = msg["infer"]["inducing"]["process"]
-        mean, scale_tril = process.inducing_mean, process.scale_tril
-        qv = conditional(self.sites[name], scale_tril, mean, self._values)
+        process, qv = _conditional(msg, self.sites, self._values)
         prior = process.qv  # as the model makes it: N(0, I)
         scale = 1.0 if msg["scale"] is None else msg["scale"]
         with outside(self):
@@ -66,7 +64,43 @@ class in_sites(Messenger):
             of_v = scale * msg["fn"].log_prob(v)
             weight = of_v - prior.log_prob(xi) + qv.log_det()
             numpyro.factor(f"{name}_weight", weight)
-        self._values[name] = mean + matmul(v.reshape(mean.shape), scale_tril.T)
+        self._values[name] = _inducing_values(process, v)
         for field in set(msg) - {"type", "name", "value"}:
             del msg[field]
         msg["type"], msg["value"] = "deterministic", v
+
+
+class bases_of(Messenger):
+    """A NumPyro handler that keeps the ξ of processes whose v are given: the inverse.
+
+    Args:
+        fn: The model.
+        sites: Sites by process.
+        found: Where ξ is put, by the name of its site.
+    """
+
+    def __init__(self, fn: Callable, sites: Mapping[str, Sites], found: dict):
+        self.sites, self.found = dict(sites), found
+        self._values: dict[str, jax.Array] = {}
+        super().__init__(fn)
+
+    def process_message(self, msg: Any) -> None:
+        """Look at the v of a process."""
+        name, v = msg.get("name"), msg["value"]
+        if msg["type"] == "sample" and name in self.sites:
+            process, qv = _conditional(msg, self.sites, self._values)
+            self.found[base_of(name)] = qv.base(v)
+            self._values[name] = _inducing_values(process, v)
+
+
+def _conditional(msg: Any, sites: Mapping[str, Sites], values: Mapping) -> tuple:
+    """The process of a site, and its q(v | θ) given the u of those before it."""
+    process = msg["infer"]["inducing"]["process"]
+    mean, scale_tril = process.inducing_mean, process.scale_tril
+    return process, conditional(sites[msg["name"]], scale_tril, mean, values)
+
+
+def _inducing_values(process: Any, v: Any) -> jax.Array:
+    """u = m(z) + L v of every output, [P, M]."""
+    mean = process.inducing_mean
+    return mean + matmul(v.reshape(mean.shape), process.scale_tril.T)

@@ -90,6 +90,12 @@ class Conditional(NamedTuple):
         solve = jax.vmap(solve_lower_transposed)
         return jnp.reshape(solve(self.precision_tril, rows[..., None]), jnp.shape(xi))
 
+    def base(self, v: Array) -> Array:
+        """ξ at v, its inverse."""
+        rows = jnp.reshape(v, self.shift.shape)
+        xi = jnp.sum(self.precision_tril * rows[..., None], axis=-2) - self.shift
+        return jnp.reshape(xi, jnp.shape(v))
+
     def log_det(self) -> Float[Array, ""]:
         """log |∂v/∂ξ| = −Σ log C_ii."""
         diagonal = jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)
