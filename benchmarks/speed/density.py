@@ -65,6 +65,7 @@ def measured(size: Size) -> dict[str, Any]:
         y,
         sampler=gp.mcmc.HMC((1e-4, 1e-4), (3, 3), num_rounds=1),
         num_chains=size.chains,
+        coordinates="whitened",
         num_warmup=2,
         num_samples=3,
         progress=False,

@@ -179,8 +179,8 @@ def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
 
     centre = climb(objective, newton, begin)
     slope, curvature = _derivatives(objective, centre)
-    unknown = {"nan": 1.0, "posinf": 1.0}  # where second derivatives overflow
-    precision = jnp.maximum(jnp.nan_to_num(-curvature, **unknown), 1.0)
+    # Unknown where second derivatives overflow.
+    precision = jnp.where(jnp.isfinite(curvature), jnp.maximum(-curvature, 1.0), 1.0)
     # A climb that has not converged may end where the curvature is absurd: its grid is
     # no finer than the step that remained.
     left = jnp.nan_to_num(jnp.abs(slope) / precision)

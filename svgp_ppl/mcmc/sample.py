@@ -83,12 +83,13 @@ def sample(
         init: A :class:`Fit` to start from, or ``(guide, params)`` of a guide of any
             kind (``AutoNormal`` and ``AutoMultivariateNormal`` of NumPyro among them),
             with the params or the whole result of NumPyro's ``SVI``. Or
-            ``svgp_ppl.mcmc.Pathfinder()``, which needs no guide. None starts at random.
-            The last two freeze ``param`` sites at their initial values.
+            ``svgp_ppl.mcmc.Pathfinder()``, which needs no guide. None starts at random
+            places. The last two freeze ``param`` sites at their initial values.
         coordinates: What the sampler moves; the draws are those of the same posterior.
             ``"collapsed"``: the hyperparameters alone, with v integrated out and drawn
             afterwards, where every likelihood is Gaussian. ``"fitted"``: coordinates in
-            which the fit of ``init`` is standard normal at any hyperparameters.
+            which the fit of ``init`` (or Laplace's approximation of v, where there is
+            none) is standard normal at any hyperparameters.
             ``"whitened"``: v and the unconstrained hyperparameters, unchanged. None
             takes the first of these that is available (see the page on sampling).
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
