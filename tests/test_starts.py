@@ -31,6 +31,7 @@ from tests.models import (
     COUNTS_Y,
     GAUSSIAN_X,
     GAUSSIAN_Y,
+    Walk,
     counts_z,
     gaussian_model,
     gaussian_posterior,
@@ -226,6 +227,19 @@ def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
     is_path = kind is gp.mcmc.Pathfinder
     assert attrs["init"] == ("pathfinder" if is_path else "fit")
     assert attrs["coordinates"] == "fitted"
+
+
+def test_without_a_gaussian_to_find_chains_move_v_itself(monkeypatch):
+    def nothing(self, key, target, num_starts):
+        raise FloatingPointError("no finite draws")
+
+    monkeypatch.setattr(gp.mcmc.Pathfinder, "approximate", nothing)
+    options = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "progress": False}
+    run = {"sampler": Walk(), **options}
+    draws = gp.sample(random.key(0), counts, *DATA, **run)
+    assert draws["posterior"].attrs["coordinates"] == "whitened"
+    with pytest.raises(ValueError, match='coordinates="fitted" needs a fit here'):
+        gp.sample(random.key(0), counts, *DATA, coordinates="fitted", **run)
 
 
 # ----------------------------------------------------------------------- what is wrong
