@@ -168,7 +168,7 @@ MAY_IMPORT = {
     },
     "mcmc.affine": {"linalg", "mcmc.target"},
     "mcmc.differences": {"mcmc.affine", "mcmc.target", "runtime"},
-    "mcmc.laplace": {"mcmc.differences", "mcmc.target", "runtime", "variational"},
+    "mcmc.laplace": {"mcmc.differences", "mcmc.target", "runtime"},
     "mcmc.curvature": {
         "mcmc.affine",
         "mcmc.differences",

@@ -141,7 +141,7 @@ def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scal
     mode = scipy.optimize.minimize(energy, np.zeros(5), jac=slope, method="BFGS").x
     assert np.max(abs(slope(mode))) < 0.01
     hessian = np.asarray(jax.jit(jax.hessian(energy))(jnp.asarray(mode, dtype)), float)
-    curvature = laplace.Curvature(target, centre, {"f": None})
+    curvature = laplace.Curvature(target, centre, ["f"])
     rough = q.conditional(["f"])[1]
     loc, covariance = laplace.laplace(curvature, centre["f"], rough)
     off = loc - mode

@@ -273,7 +273,7 @@ def _joint_sites(
     if not np.all(np.isfinite(covariance)):
         return _Found({}, {}, 0)
     if Curvature.is_affordable(target, len(loc)):
-        curvature = Curvature(target, centre, priors, progress)
+        curvature = Curvature(target, centre, names, progress)
         loc, covariance = laplace(curvature, loc, covariance)
     found = Gaussian(loc[None], covariance[None], priors)
     return _sites_of_all(Coupled([found], 1) if _is_finite(found) else Coupled([], 0))

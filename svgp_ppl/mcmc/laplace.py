@@ -12,7 +12,7 @@ section 3.4). It takes two gradients of all data for each value of v.
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 from svgp_ppl.mcmc.differences import Density
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import progress_bar
-from svgp_ppl.variational.sites import Prior
 
 __all__ = ["Curvature", "covariance_from", "laplace", "root_of"]
 
@@ -55,7 +54,7 @@ class Curvature:
     Args:
         target: The log density.
         centre: θ̂, unconstrained values by site.
-        priors: The processes, in the order of the stack.
+        names: The processes, in the order of the stack.
         progress: Whether to show a bar if it takes a while.
     """
 
@@ -63,10 +62,10 @@ class Curvature:
         self,
         target: Target,
         centre: Mapping[str, Any],
-        priors: Mapping[str, Prior],
+        names: Iterable[str],
         progress: bool = False,
     ):
-        v = OrderedDict((name, np.zeros_like(centre[name])) for name in priors)
+        v = OrderedDict((name, np.zeros_like(centre[name])) for name in names)
         rest = {name: x for name, x in centre.items() if name not in v}
         self._density = Density(target, target.data, rest, v)
         self._progress = progress and self._density.is_expensive
