@@ -20,8 +20,8 @@ from svgp_ppl.mcmc import collapsed, coupling, laplace
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates
 from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
 from svgp_ppl.mcmc.curvature import curved
-from svgp_ppl.mcmc.sample import _choice as choice
 from svgp_ppl.mcmc.sites import base_of
+from svgp_ppl.mcmc.starts import coordinates_to_try as choice
 from svgp_ppl.mcmc.target import Data, Target
 from tests.conftest import mostly_single
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z, unseen
@@ -643,10 +643,10 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
     guide = gp.AutoGaussian(with_mean)
-    assert choice(None, nuts, None) == ("collapsed", "fitted or whitened")
+    assert choice(None, nuts, None) == ("collapsed", "fitted", "whitened")
     assert choice("whitened", nuts, None) == ("whitened",)
-    assert choice(None, nuts, guide) == ("collapsed", "fitted")
-    assert choice(None, stochastic, guide) == ("fitted",)
+    assert choice(None, nuts, guide) == ("collapsed", "fitted", "whitened")
+    assert choice(None, stochastic, guide) == ("fitted", "whitened")
     assert choice(None, gibbs, guide) == ("whitened",)
     assert choice("fitted", nuts, guide) == ("fitted",)
     is_collapsed = [

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax import monitoring, random
 
@@ -22,9 +24,9 @@ from svgp_ppl.mcmc import (
     EllipticalSlice,
     Gibbs,
     run_chains,
+    starts,
 )
 from svgp_ppl.mcmc.chains import run as chains_module
-from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.runtime import checkpoints
 from tests.models import COUNTS_X, COUNTS_Y, Walk, WalkState, counts_model
 
@@ -338,32 +340,6 @@ def test_the_file_of_another_run_is_refused(change, message, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_what_was_computed_may_differ_in_its_last_digits(tmp_path):
-    """As on another machine, in the coordinates that a fit gives."""
-
-    def continued(by, num_samples):
-        file = RunFile(tmp_path / "chains")
-        file.given = Y
-        return run_chains(
-            random.key(0),
-            lambda position, data: logdensity_fn(position, data[1]),
-            {"v": jnp.zeros((2, 5))},
-            Walk(0.5),
-            num_warmup=4,
-            num_samples=num_samples,
-            data=(by * np.arange(6.0), Y),
-            made_of=("computed",),
-            checkpoint=file,
-            progress=False,
-        )
-
-    first = continued(1.0, 3)
-    again = continued(1.0 + 1e-12, 5)
-    np.testing.assert_array_equal(first.draws["v"], again.draws["v"][:, :3])
-    with pytest.raises(ValueError, match=r"its model, or the fit .* is another one"):
-        continued(1.001, 5)
-
-
 def test_another_precision_is_refused(tmp_path):
     run(Walk(0.5), checkpoint=tmp_path / "chains")
     with jax.enable_x64(False), pytest.raises(ValueError, match="precision is float64"):
@@ -450,3 +426,79 @@ def test_other_data_and_other_flags_are_refused(tmp_path):
         sampled(COUNTS_Y + 1, checkpoint=path)
     with pytest.raises(ValueError, match=r"plain arguments are \[.*\[True, "):
         sampled(flag=True, checkpoint=path)
+
+
+def fit_of_counts():
+    guide = gp.AutoGaussian(flagged)
+    options = {"num_steps": 30, "progress": False}
+    return gp.fit(random.key(1), flagged, guide, COUNTS_X, COUNTS_Y, **options)
+
+
+def test_what_comes_before_the_first_step_is_in_the_file(
+    whole, tmp_path, cut, monkeypatch
+):
+    """Not computed again, which on another processor would give other chains."""
+    run = {"checkpoint": tmp_path / "draws"}
+    cut("warmup", 7)
+    with pytest.raises(Killed):
+        sampled(**run)
+    cut("none", 0)
+
+    def computed(*_):
+        raise AssertionError("it was computed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starts, "_computed", computed)
+        resumed = sampled(**run)
+    for name, values in group(whole, "posterior").items():
+        np.testing.assert_array_equal(group(resumed, "posterior")[name], values)
+    attributes = resumed.posterior.attrs
+    for name in ("init", "coordinates", "num_blocks"):
+        assert attributes[name] == whole.posterior.attrs[name]
+    for change, message in [
+        ({"init": gp.mcmc.Pathfinder()}, "it starts from another init="),
+        ({"init": fit_of_counts()}, "it starts from another init="),
+        (
+            {"coordinates": "whitened"},
+            r"coordinates are .*, and should be \['whitened'",
+        ),
+        ({"num_chains": 3}, "its num_chains is 2, and should be 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sampled(**run | change)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["a fit", gp.mcmc.Pathfinder(1, 5)])
+def test_chains_from_anywhere_go_on(init, tmp_path, cut):
+    run = {"init": fit_of_counts() if init == "a fit" else init}
+    whole = sampled(**run)
+    cut("sample", 7)
+    with pytest.raises(Killed):
+        sampled(**run, checkpoint=tmp_path / "draws")
+    cut("none", 0)
+    resumed = sampled(**run, checkpoint=tmp_path / "draws")
+    for name, values in group(whole, "posterior").items():
+        np.testing.assert_array_equal(group(resumed, "posterior")[name], values)
+
+
+def test_other_latent_sites_are_refused_before_they_are_missed(tmp_path):
+    path = tmp_path / "draws"
+    sampled(checkpoint=path)
+
+    def another(x, y=None, flag=False):
+        numpyro.sample("extra", dist.Normal())
+        flagged(x, y, flag)
+
+    run = {"num_chains": 2, "num_warmup": 20, "num_samples": 20, "progress": False}
+    message = r"latent sites are \{.*, and should be .*extra.* its model is another"
+    with pytest.raises(ValueError, match=message):
+        gp.sample(
+            random.key(0),
+            another,
+            COUNTS_X,
+            COUNTS_Y,
+            sampler=Walk(),
+            checkpoint=path,
+            **run,
+        )

@@ -53,6 +53,11 @@ class Start(NamedTuple):
     positions: Mapping[str, Any]
     num_blocks: int = 0
 
+    @property
+    def moved(self) -> str:
+        """The name of what the sampler moves."""
+        return "fitted" if self.data.sites or self.coordinates.loc else "whitened"
+
 
 def fitted_start(
     key,

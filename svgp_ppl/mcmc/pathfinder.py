@@ -23,6 +23,7 @@ from svgp_ppl.diagnostics.pareto import smoothed
 from svgp_ppl.linalg import matmul
 from svgp_ppl.mcmc.joint import Joint
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime import progress_bar
 from svgp_ppl.runtime.compilation import call
 
 __all__ = ["Pathfinder"]
@@ -67,7 +68,7 @@ class Pathfinder:
             require_count(value, name)
 
     def approximate(
-        self, key, target: Target, num_starts: int
+        self, key, target: Target, num_starts: int, progress: bool = False
     ) -> tuple[Joint, dict[str, np.ndarray]]:
         """The Gaussian of the best path, and draws to start from.
 
@@ -75,6 +76,7 @@ class Pathfinder:
             key: Random key.
             target: The log density.
             num_starts: Number of draws, which are all different.
+            progress: Whether to show a bar.
 
         Returns:
             The Gaussian over the unconstrained latent values, and the draws by site,
@@ -85,11 +87,9 @@ class Pathfinder:
         """
         key_start, key_paths, key_kept = random.split(key, 3)
         starts = target.initial_positions(key_start, self.num_paths)
-        keys = random.split(key_paths, self.num_paths)
-        made_of = ("pathfinder", self, *target.made_of)
-        run = self._paths_of(target.logdensity_fn)
-        found = call(run, made_of, keys, starts, target.data, runs_once=True)
-        elbo, mean, covariance, draws, log_weights = jax.device_get(found)
+        starts = jax.device_get(starts)
+        found = self._paths(key_paths, starts, target, progress)
+        elbo, mean, covariance, draws, log_weights = found
         log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf).ravel()
         elbo = np.where(np.isfinite(elbo), elbo, -np.inf)
         num_finite = int(np.sum(log_weights > -np.inf))
@@ -105,32 +105,42 @@ class Pathfinder:
         unravel = ravel_pytree(position)[1]
         return Joint(jax.device_get(unravel(mean[best])), covariance[best]), of_chains
 
-    def _paths_of(self, logdensity_fn: Callable) -> Callable:
-        """(keys, starts [K, ...], data) -> the results of each path."""
-        density_of = _one_at_a_time(logdensity_fn)
+    def _paths(self, key, starts: dict, target: Target, progress: bool) -> Any:
+        """The results of every path, one path at a time; leaves [K, ...]."""
+        density_of = _one_at_a_time(target.logdensity_fn)
 
-        def run(keys, starts, data):
-            def path(of_path):
-                key, start = of_path
-                key_path, key_draws = random.split(key)
-                state, _ = blackjax.pathfinder.approximate(
-                    key_path,
-                    lambda position: density_of(position, data),
-                    start,
-                    self.num_draws,
-                    maxiter=self.max_steps,
-                    maxcor=self.history,
-                    maxls=30,
-                )
-                mean, covariance = _gaussian(state)
-                draws, log_q = _drawn(key_draws, mean, covariance, self.num_draws)
-                draws = jax.vmap(ravel_pytree(start)[1])(draws)
-                log_p = jax.lax.map(lambda x: density_of(x, data), draws)
-                return state.elbo, mean, covariance, draws, log_p - log_q
+        def path(key, start, data):
+            key_path, key_draws = random.split(key)
+            state, _ = blackjax.pathfinder.approximate(
+                key_path,
+                lambda position: density_of(position, data),
+                start,
+                self.num_draws,
+                maxiter=self.max_steps,
+                maxcor=self.history,
+                maxls=30,
+            )
+            mean, covariance = _gaussian(state)
+            draws, log_q = _drawn(key_draws, mean, covariance, self.num_draws)
+            draws = jax.vmap(ravel_pytree(start)[1])(draws)
+            log_p = jax.lax.map(lambda x: density_of(x, data), draws)
+            return state.elbo, mean, covariance, draws, log_p - log_q
 
-            return jax.lax.map(path, (keys, starts))
-
-        return run
+        made_of = ("path of pathfinder", self, *target.made_of)
+        found = []
+        bar = progress_bar(self.num_paths, "paths", progress)
+        bar.set_postfix_str("compiling")
+        try:
+            for number, key_path in enumerate(random.split(key, self.num_paths)):
+                start = {name: x[number] for name, x in starts.items()}
+                given = (key_path, start, target.data)
+                result = call(path, made_of, *given, runs_once=True)
+                found.append(jax.device_get(result))
+                bar.set_postfix_str(f"ELBO {np.max(found[-1][0]):.1f}")
+                bar.update(1)
+        finally:
+            bar.close()
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
 def _gaussian(state: Any) -> tuple[Any, Any]:

@@ -7,32 +7,26 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import jax
-import numpy as np
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
-from svgp_ppl.guides.fitted import Guide, guide_and_params
+from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.mcmc.affine import plain_coordinates
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.mcmc.chains.run import Chains, NonFiniteStartError, run_chains
-from svgp_ppl.mcmc.coordinates import Start, fitted_start, joint_start
+from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.draws import as_arviz
-from svgp_ppl.mcmc.laplace import Curvature
 from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.samplers.nuts import NUTS
-from svgp_ppl.mcmc.samplers.sampler import Sampler, StochasticGradient, UsesPrior
+from svgp_ppl.mcmc.samplers.sampler import Sampler, UsesPrior, is_biased
+from svgp_ppl.mcmc.starts import coordinates_to_try, origin_of, start_of
 from svgp_ppl.mcmc.target import Target
 
 __all__ = ["sample"]
-
-
-# Of chains without a fit: Laplace's approximation is sought from what it finds.
-_ROUGH = Pathfinder(num_paths=2, num_draws=5)
 
 
 def sample(
@@ -137,11 +131,11 @@ def sample(
     require_arguments(model, args, kwargs, sample)
     file = None if checkpoint is None else RunFile(checkpoint)
     key_target, key_start, key_chains = random.split(key, 3)
-    origin = _origin(init)
+    origin = origin_of(init)
     params = origin.params if isinstance(origin, Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
-    choice = _choice(coordinates, sampler, origin)
-    biased = _is_biased(sampler)
+    to_try = coordinates_to_try(coordinates, sampler, origin)
+    biased = is_biased(sampler)
     target = Target(
         key_target,
         model,
@@ -150,18 +144,18 @@ def sample(
         params,
         num_noise_draws,
         minibatches=biased,
-        collapse="collapsed" in choice,
+        collapse="collapsed" in to_try,
     )
     axes = target.axes(coords, dims)
     load_arviz()  # one that cannot be imported fails here, with nothing to lose
-    start = _start(key_start, choice, origin, target, num_chains, progress)
+    start = start_of(key_start, to_try, origin, target, num_chains, file, progress)
     options = {"chain_method": method, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, counts | options)
     attrs = {
         "num_warmup": counts["num_warmup"],
         "init": _NAMES[type(origin)],
         "chain_method": method,
-        "coordinates": _moved(choice, target, start),
+        "coordinates": "collapsed" if target.is_collapsed else start.moved,
         **({} if target.is_deep else {"num_blocks": start.num_blocks}),
         **({"bias": "stochastic gradients"} if biased else {}),
     }
@@ -179,10 +173,6 @@ def _checked(sampler: Any) -> Sampler:
     return sampler
 
 
-def _is_biased(sampler: Sampler) -> bool:
-    return isinstance(sampler, StochasticGradient) and sampler.takes_minibatches
-
-
 def _described(sampler: Sampler) -> tuple[str, dict[str, Any]]:
     """The name of a sampler, and its settings."""
     settings = {n: v for n, v in vars(sampler).items() if n != "whitened"}
@@ -190,101 +180,6 @@ def _described(sampler: Sampler) -> tuple[str, dict[str, Any]]:
 
 
 _NAMES = {type(None): "none", Guide: "fit", Pathfinder: "pathfinder"}
-
-
-def _origin(init: Any) -> Guide | Pathfinder | None:
-    """Where chains start; None for a random start."""
-    if init is None or isinstance(init, Pathfinder):
-        return init
-    if init is Pathfinder:
-        raise ValueError("init must be an object: write gp.mcmc.Pathfinder().")
-    return guide_and_params(init, "init")
-
-
-def _choice(coordinates, sampler: Any, origin) -> tuple[str, ...]:
-    """The coordinates to try, the best first."""
-    known = ("collapsed", "fitted", "whitened")
-    if coordinates is not None and coordinates not in known:
-        raise ValueError(f"coordinates must be one of {known}; got {coordinates!r}.")
-    uses_prior = isinstance(sampler, UsesPrior)
-    if coordinates is None:
-        if uses_prior:
-            return ("whitened",)
-        first = () if _is_biased(sampler) else ("collapsed",)
-        return (*first, "fitted or whitened" if origin is None else "fitted")
-    if coordinates != "whitened" and uses_prior:
-        raise ValueError(
-            f"{type(sampler).__name__} uses the prior N(0, I) of the whitened values: "
-            f'drop coordinates="{coordinates}".'
-        )
-    return (coordinates,)
-
-
-def _moved(choice: tuple[str, ...], target: Target, start: Start) -> str:
-    """The coordinates that were taken."""
-    if target.is_collapsed:
-        return "collapsed"
-    if choice[-1] == "fitted or whitened":
-        return "fitted" if start.data.sites else "whitened"
-    return choice[-1]
-
-
-def _start(
-    key,
-    choice: tuple[str, ...],
-    origin,
-    target: Target,
-    num_chains: int,
-    progress: bool,
-) -> Start:
-    """Where the chains start, in the coordinates of the sampler."""
-    if choice == ("collapsed",) and not target.is_collapsed:
-        raise ValueError(
-            'coordinates="collapsed" needs a latent site besides v, and at every '
-            "observe site likelihoods.Gaussian, a latent of one component and no "
-            "chunk_size; no process may have a scale or a mask, and the model must not "
-            "ask for moments such as f(x).mean."
-        )
-    is_plain = choice == ("whitened",)
-    if origin is None:
-        positions = target.initial_positions(key, num_chains)
-        found = None if is_plain else _found_start(key, positions, target, progress)
-        if found is not None:
-            return found
-        if choice == ("fitted",):
-            raise ValueError(
-                'coordinates="fitted" needs a fit here (a deep model, many inducing '
-                "values, or no start near them): give it as init=."
-            )
-    elif isinstance(origin, Pathfinder):
-        key_paths, key_joint = random.split(key)
-        joint, positions = origin.approximate(key_paths, target, num_chains)
-        if not is_plain:
-            return joint_start(key_joint, joint, positions, target, progress)
-    else:
-        guide, params = origin
-        if not is_plain:
-            return fitted_start(key, guide, params, target, num_chains, progress)
-        positions = target.positions_from(key, guide, dict(params), num_chains)
-    return Start(plain_coordinates(), target.data, jax.device_put(positions))
-
-
-def _found_start(key, positions: dict, target: Target, progress: bool) -> Start | None:
-    """Coordinates that Pathfinder finds, and the given positions in them.
-
-    Returns:
-        None where v has no sites or too many values, or there is no Gaussian near.
-    """
-    size = sum(np.size(positions[name][0]) for name in target.whitened_names)
-    if not size or target.is_deep or not Curvature.is_affordable(target, size):
-        return None
-    key_paths, key_joint = random.split(key)
-    try:
-        joint, _ = _ROUGH.approximate(key_paths, target, 1)
-    except FloatingPointError:
-        return None
-    values = jax.device_get(positions)
-    return joint_start(key_joint, joint, values, target, progress, is_given=True)
 
 
 def _run(
@@ -297,8 +192,6 @@ def _run(
         coordinates, data = data
         return target.logdensity_fn(*coordinates.at(position, data), *key)
 
-    if options["checkpoint"] is not None:
-        options["checkpoint"].given = start.data._replace(sites={})
     try:
         with single_threaded_lapack():
             return run_chains(

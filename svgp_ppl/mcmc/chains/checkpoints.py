@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from svgp_ppl.mcmc.chains.phases import Phase, Phases, Start, joined
-from svgp_ppl.runtime.checkpoints import Checkpoint, read, restored, write
+from svgp_ppl.runtime.checkpoints import Checkpoint, Stored, read, restored, write
 from svgp_ppl.runtime.compilation import call
 
-__all__ = ["Reached", "Rows", "RunFile", "facts_of"]
+__all__ = ["Reached", "Rows", "RunFile", "digest", "facts_of"]
 
 _UNSAVED = "the chains go on, and their draws are returned at the end."
 _REFUSED = (
@@ -89,20 +90,48 @@ class RunFile:
     Args:
         path: Name of the file.
 
-    Attributes:
-        given: The part of the data of a run that is the same bit by bit when the run
-            goes on; None for all. What was computed from it has other last digits on
-            another machine.
-
     Raises:
         ValueError: No file can be written there, or there is one of another kind.
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self.given = path, None
+        self.path = path
         self._file = Checkpoint(path, "chains", _UNSAVED)
         self._facts: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
+        self._found: tuple[dict[str, Any], Stored] | None = None
         self._saved: Reached | None = None
+
+    def before(self, facts: dict[str, Any], compute: Callable[[], Any]) -> Any:
+        """What a run needs before its first step: computed once, then from the file.
+
+        Computed again, on another kind of processor, it would have other last digits,
+        or an optimiser would have taken another path.
+
+        Args:
+            facts: What it depends on besides the data; plain values by name.
+            compute: Returns nested dicts of arrays.
+
+        Raises:
+            ValueError: The file is of another run; says what differs.
+        """
+        self._facts = facts
+        if self._file.exists():
+            record, _ = self._found = read(self._file.path, "chains")
+            _require_same(json.loads(record["facts"]), facts, self._refusal())
+            arrays, form = record["before"], json.loads(record["form"])
+            return jax.tree.map(lambda number: arrays[str(number)], form)
+        computed = jax.device_get(compute())
+        leaves, structure = jax.tree.flatten(computed)
+        self._before = {
+            "before": {str(i): leaf for i, leaf in enumerate(leaves)},
+            "form": json.dumps(structure.unflatten(range(len(leaves)))),
+        }
+        return computed
+
+    def _refusal(self) -> str:
+        name = str(self.path).replace("{", "{{").replace("}", "}}")
+        return _REFUSED.format(path=name)
 
     def is_due(self) -> bool:
         """Whether it is time to write again."""
@@ -124,6 +153,7 @@ class RunFile:
             return
         warmup = rows["warmup"].between(0, reached.num_warmup_steps)
         record = {
+            **self._before,
             "facts": json.dumps(self._facts),
             "phase": reached.phase,
             "done": reached.done,
@@ -164,13 +194,13 @@ class RunFile:
         Raises:
             ValueError: The file is of another run; says what differs.
         """
-        self._facts = facts
+        self._facts |= facts
         if not self._file.exists():
             return None
-        record, stored = read(self._file.path, "chains")
-        name = str(self.path).replace("{", "{{").replace("}", "}}")
-        refusal = _REFUSED.format(path=name)
-        _require_same(json.loads(record["facts"]), facts, refusal)
+        record, stored = self._found or read(self._file.path, "chains")
+        self._found, refusal = None, self._refusal()
+        _require_same(json.loads(record["facts"]), self._facts, refusal)
+        self._before = {n: record[n] for n in ("before", "form") if n in record}
         phase: Phase = record["phase"]
         fresh: list = [(warmup, None) for warmup in start.warmup]
         if phase == "sample":
@@ -205,6 +235,9 @@ def _as_before(state: Any, fresh: Any) -> Any:
 
 # -------------------------------------------------------------- what tells runs apart
 
+_PLURAL = ("plain arguments", "coordinates", "latent sites")
+_OF_MODEL = ("latent sites", "log density")
+
 
 def facts_of(
     key: Any,
@@ -214,13 +247,11 @@ def facts_of(
     made_of: Any,
     num_warmup: int,
     logdensity: np.ndarray,
-    given: Any = None,
 ) -> dict[str, Any]:
     """What distinguishes a run from others, in values that a file can hold.
 
     A function cannot be compared with one of another process: the model is recognised
     by the log density at the start of the chains, which depends on its code and data.
-    ``given`` is that of :class:`RunFile`.
     """
     leaves = jax.tree.leaves(positions)
     plain = int | float | str | np.generic
@@ -233,8 +264,7 @@ def facts_of(
         "precision": str(np.asarray(logdensity).dtype),
         "key": np.asarray(_plain(key)).tolist(),
         "plain arguments": repr(options),
-        "data": _digest(data if given is None else given),
-        "computed": _in_short(data),
+        "data": digest(data),
         "log density": np.asarray(logdensity, float).tolist(),
     }
 
@@ -248,52 +278,32 @@ def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) ->
     words = {
         "key": "its random key is another one",
         "data": "its data, or the fit that it starts from, are others",
+        "init": "it starts from another init=",
     }
     for name, wanted in facts.items():
-        came = found.get(name)
-        if name not in ("computed", "log density") and came != wanted:
-            verb = "are" if name == "plain arguments" else "is"
+        came: Any = found.get(name)
+        if name == "log density":  # not bit by bit: it may come from another machine
+            precision = 1e-3 if facts["precision"] == "float32" else 1e-6
+            is_same = np.allclose(came, wanted, rtol=precision, atol=precision)
+        else:
+            is_same = came == wanted
+        if not is_same:
+            verb = "are" if name in _PLURAL else "is"
             plain = f"its {name} {verb} {came}, and should be {wanted}"
+            if name in _OF_MODEL:
+                plain += ", so its model is another one"
             raise ValueError(refusal.format(words.get(name, plain)))
-    # Not bit by bit: the file may come from another machine.
-    precision = 1e-3 if facts["precision"] == "float32" else 1e-6
-    wanted = np.asarray(facts["computed"])
-    came = np.asarray(found.get("computed", wanted))  # earlier files: part of the data
-    is_same = came.shape == wanted.shape
-    if not (is_same and np.all(abs(came - wanted) <= precision * wanted[:, :1])):
-        raise ValueError(
-            refusal.format("its model, or the fit that it starts from, is another one")
-        )
-    came, wanted = (np.asarray(of["log density"]) for of in (found, facts))
-    if not np.allclose(came, wanted, rtol=precision, atol=precision):
-        raise ValueError(
-            refusal.format(
-                f"its log densities at the start are {came.tolist()}, and should be "
-                f"{wanted.tolist()}, so its model is another one"
-            )
-        )
 
 
-def _digest(data: Any) -> str:
+def digest(data: Any) -> str:
     """What distinguishes arrays: names, shapes, types and contents."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]:
         leaf = np.ascontiguousarray(_plain(leaf))
         name = f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}"
-        digest.update(name.encode())
-        digest.update(leaf.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _in_short(data: Any) -> list[list[float]]:
-    """Norm and a projection of every array, which show more than rounding."""
-    found = []
-    for leaf in jax.tree.leaves(data):
-        values = _plain(leaf).astype(float).ravel()
-        values = np.where(np.isfinite(values), values, 0.0)
-        projection = values @ np.cos(np.arange(values.size))
-        found.append([float(np.linalg.norm(values)), float(projection)])
-    return found or [[0.0, 0.0]]
+        found.update(name.encode())
+        found.update(leaf.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def _plain(leaf: Any) -> np.ndarray:

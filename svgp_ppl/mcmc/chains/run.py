@@ -147,7 +147,7 @@ def run_chains(
         host = sampler.host_adaptation(num_chains, num_warmup)
     run = _Run(phases, start, positions, data, num_samples, host)
     if file is not None:
-        options = (made_of[0], num_warmup, logdensity, file.given)
+        options = (made_of[0], num_warmup, logdensity)
         run.resume(file, facts_of(key, positions, data, sampler, *options))
     try:
         run.to_the_end(block_size, file, progress)

@@ -124,6 +124,11 @@ class StochasticGradient(Sampler, Protocol):
     takes_minibatches: ClassVar[bool]
 
 
+def is_biased(sampler: Any) -> bool:
+    """Whether a sampler uses part of the data at each step."""
+    return isinstance(sampler, StochasticGradient) and sampler.takes_minibatches
+
+
 @runtime_checkable
 class UsesPrior(Protocol):
     """A dataclass of a sampler that relies on the prior N(0, I) of whitened values.
