@@ -1,5 +1,7 @@
 """Chains from approximations that are not ours: NumPyro's guides, and Pathfinder."""
 
+from collections import OrderedDict
+
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -20,11 +22,12 @@ from numpyro.infer.autoguide import (
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.handlers import set_up
-from svgp_ppl.mcmc import laplace
+from svgp_ppl.mcmc import coupling, laplace
 from svgp_ppl.mcmc.coordinates import joint_start
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.pathfinder import _gaussian, _kept
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.variational.sites import Prior
 from tests.conftest import both_precisions
 from tests.models import (
     COUNTS_X,
@@ -164,6 +167,31 @@ def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():
     np.testing.assert_allclose(covariance, np.eye(3), atol=1e-9)
 
 
+def test_of_many_values_each_output_has_its_gaussian_given_the_others(monkeypatch):
+    """S_bb − S_br S_rr⁻¹ S_rb, which the code reads from the inverse."""
+    rng = np.random.default_rng(4)
+    factor, loc = rng.normal(size=(10, 10)), rng.normal(size=10)
+    s = factor @ factor.T + np.eye(10)
+    priors = OrderedDict(
+        g=Prior(np.zeros((2, 3)), np.eye(3)), f=Prior(np.zeros((1, 4)), np.eye(4))
+    )
+    ((together,), number) = coupling.joined_or_apart(loc, s, priors)
+    assert number == 1 and together.covariance.shape == (1, 10, 10)
+    monkeypatch.setattr(coupling, "_MOST_JOINED", 9)
+    found, number = coupling.joined_or_apart(loc, s, priors)
+    blocks = [(m, c) for one in found for m, c in zip(one.loc, one.covariance)]
+    assert number == len(blocks) == 3 and [*found[0].priors, *found[1].priors] == [
+        "g",
+        "f",
+    ]
+    for (m, covariance), rows in zip(blocks, np.split(np.arange(10), [3, 6])):
+        rest = np.setdiff1d(np.arange(10), rows)
+        gain = np.linalg.solve(s[np.ix_(rest, rest)], s[np.ix_(rest, rows)])
+        expected = s[np.ix_(rows, rows)] - s[np.ix_(rows, rest)] @ gain
+        np.testing.assert_allclose(covariance, expected, atol=1e-9)
+        np.testing.assert_array_equal(m, loc[rows])
+
+
 def test_draws_of_large_weight_are_kept():
     heavy = np.arange(3, 50, 10)
     log_weights = np.full(50, -20.0)
@@ -230,7 +258,7 @@ def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
 
 
 def test_without_a_gaussian_to_find_chains_move_v_itself(monkeypatch):
-    def nothing(self, key, target, num_starts):
+    def nothing(self, key, target, num_starts, progress):
         raise FloatingPointError("no finite draws")
 
     monkeypatch.setattr(gp.mcmc.Pathfinder, "approximate", nothing)

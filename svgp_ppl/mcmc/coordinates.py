@@ -17,7 +17,7 @@ from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates, plain_coordinates
-from svgp_ppl.mcmc.coupling import Coupled, Gaussian, coupled
+from svgp_ppl.mcmc.coupling import Coupled, Gaussian, coupled, joined_or_apart
 from svgp_ppl.mcmc.curvature import curved
 from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.laplace import Curvature, laplace
@@ -255,7 +255,7 @@ def _fitted_sites(
 def _joint_sites(
     key, joint: Joint, target: Target, centre: Mapping[str, Any], progress: bool
 ) -> "_Found":
-    """The sites of all processes together, from q(v | θ̂) of a joint Gaussian.
+    """The sites of all processes, from q(v | θ̂) of a joint Gaussian.
 
     It is only where Laplace's approximation at θ̂ is sought from, if it can be had: such
     Gaussians are often diagonal, of low rank, or rough.
@@ -280,8 +280,9 @@ def _joint_sites(
     if Curvature.is_affordable(target, len(loc)):
         curvature = Curvature(target, centre, names, progress)
         loc, covariance = laplace(curvature, loc, covariance)
-    found = Gaussian(loc[None], covariance[None], priors)
-    return _sites_of_all(Coupled([found], 1) if _is_finite(found) else Coupled([], 0))
+    found = joined_or_apart(loc, covariance, priors)
+    is_finite = all(map(_is_finite, found.gaussians))
+    return _sites_of_all(found if is_finite else Coupled([], 0))
 
 
 class _Found(NamedTuple):

@@ -24,7 +24,11 @@ from svgp_ppl.mcmc.laplace import Curvature, covariance_from, root_of
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.variational.sites import Prior
 
-__all__ = ["Coupled", "Gaussian", "coupled"]
+__all__ = ["Coupled", "Gaussian", "coupled", "joined_or_apart"]
+
+# Up to so many values of v have one Gaussian: beyond, its factor at every θ costs more
+# than the steps that it saves.
+_MOST_JOINED = 500
 
 # The blocks are left apart if the largest eigenvalue of A is at most so many times the
 # smallest: chains would gain its root at most, and a step in all of v costs more.
@@ -72,7 +76,8 @@ def coupled(
         progress: Whether to show a bar if it takes a while.
     """
     blocks = [block for one in found for block in one.covariance]
-    if not Curvature.is_affordable(target, sum(map(len, blocks))):
+    size = sum(map(len, blocks))
+    if size > _MOST_JOINED or not Curvature.is_affordable(target, size):
         return Coupled(found, len(blocks))
     as_they_are = Coupled(found, min(len(blocks), 1))
     s = np.asarray(scipy.linalg.block_diag(*blocks), float)
@@ -90,6 +95,31 @@ def coupled(
         return as_they_are
     covariance = covariance_from(a, inverse)
     return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
+
+
+def joined_or_apart(
+    loc: np.ndarray, covariance: np.ndarray, priors: Mapping[str, Prior]
+) -> Coupled:
+    """A Gaussian over all v; with many values, of every output given all others.
+
+    The precisions of those are blocks of the precision of all (Bishop 2006, 2.3.1).
+
+    Args:
+        loc: Mean, [T].
+        covariance: Covariance, [T, T].
+        priors: The processes, in the order of the stack.
+    """
+    if len(loc) <= _MOST_JOINED:
+        return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
+    inverse = root_of(covariance)[1]
+    precision = inverse @ inverse.T
+    found, stop = [], 0
+    for name, prior in priors.items():
+        start, stop = stop, stop + np.size(prior.mean)
+        rows = np.arange(start, stop).reshape(np.shape(prior.mean))
+        blocks = precision[rows[:, :, None], rows[:, None, :]]
+        found.append(Gaussian(loc[rows], np.linalg.inv(blocks), {name: prior}))
+    return Coupled(found, sum(len(one.loc) for one in found))
 
 
 def _in_the_order_of_the_model(

@@ -23,8 +23,8 @@ from svgp_ppl.runtime import progress_bar
 
 __all__ = ["Curvature", "covariance_from", "laplace", "root_of"]
 
-# Up to so many values of v.
-_MOST_VALUES = 500
+# Up to so many values of v, with two gradients for each at every look.
+_MOST_VALUES = 2000
 # Columns of A between two looks at the keyboard.
 _AT_A_TIME = 50
 # Step of the differences, in sd.
