@@ -58,6 +58,21 @@ def test_moments_are_those_of_all_draws_at_once(size, precision):
 
 
 @SIZES
+def test_an_infinite_variance_stays_infinite(size):
+    """Student's t with df <= 2 has one; what fills up a batch has the weight zero."""
+    pair = jnp.asarray(MEANS), jnp.asarray(VARIANCES).at[:, 1].set(jnp.inf)
+    value = lambda d: (pair[0][d], pair[1][d])  # noqa: E731
+    found = over(
+        lambda d: {"latent": value(d), "data": value(d), "probs": value(d)[1]},
+        averages.total_moments,
+        size,
+    )
+    for name in ("latent_variance", "variance", "probs"):
+        np.testing.assert_array_equal(np.isinf(found[name]), np.arange(5) == 1)
+        assert not np.isnan(found[name]).any()
+
+
+@SIZES
 def test_a_covariance_has_the_spread_of_the_means(size):
     covariances = HALVES @ HALVES.swapaxes(1, 2)
     values = jnp.asarray(MEANS), jnp.asarray(covariances)

@@ -12,6 +12,7 @@ padding.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +61,12 @@ class _Spread(NamedTuple):
     squares: Array
 
 
+def _total(weights: Array, values: Array) -> Array:
+    """Σ_s w_s values_s, where padding may be infinite."""
+    counts = (weights > 0.0).reshape(-1, *(1,) * (values.ndim - 1))
+    return weighted_sum(weights.astype(values.dtype), jnp.where(counts, values, 0.0))
+
+
 def _squares(shift: Array) -> Array:
     """Σ δ² over the first axis."""
     return jnp.sum(jnp.square(shift), axis=0)
@@ -76,9 +83,9 @@ def _spread(values: tuple[Array, Array], weights, squares: Callable) -> _Spread:
     means, variances = values
     weights = weights.astype(means.dtype)
     number = jnp.sum(weights)
-    centre = weighted_sum(weights, means) / number
+    centre = _total(weights, means) / number
     roots = jnp.sqrt(weights).reshape(-1, *(1,) * (means.ndim - 1))
-    within = weighted_sum(weights, variances)
+    within = _total(weights, variances)
     return _Spread(number, centre, within + squares(roots * (means - centre)))
 
 
@@ -91,7 +98,7 @@ def _both(a: _Spread, b: _Spread, squares: Callable) -> _Spread:
 
 
 def _mean_of_batch(values: Any, weights: Array) -> tuple[Any, Array]:
-    total = jax.tree.map(lambda v: weighted_sum(weights.astype(v.dtype), v), values)
+    total = jax.tree.map(partial(_total, weights), values)
     return total, jnp.sum(weights)
 
 
