@@ -139,7 +139,8 @@ class Latent:
         return self * -1.0
 
     def __sub__(self, other):
-        return self + (-other)
+        # Not self + (-other), which wraps in an array of unsigned integers.
+        return -(-self + other)
 
     def __rsub__(self, other):
         return -self + other

@@ -572,6 +572,18 @@ def test_pandas_may_be_added():
     np.testing.assert_allclose(by_series.losses, by_array.losses)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int8", "int16"])
+@pytest.mark.parametrize("of", [np, jnp])
+def test_integers_of_few_bits_are_subtracted(of, dtype):
+    """-y of them wraps: 253 for -3, and -128 for 128."""
+    offset = of.asarray([-128, 0] if dtype == "int8" else [3, 100], dtype)
+    with numpyro.handlers.seed(rng_seed=0):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())(COUNTS_X[:2])
+    numbers = np.asarray(offset, float)
+    np.testing.assert_allclose((f - offset).mean, f.mean - numbers)
+    np.testing.assert_allclose((offset - f).mean, numbers - f.mean)
+
+
 def test_two_threads_may_fit():
     from concurrent.futures import ThreadPoolExecutor
 
