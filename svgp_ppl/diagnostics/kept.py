@@ -15,11 +15,13 @@ class Kept(NamedTuple):
         param_layouts: The trees of which frozen parameters are leaves, by name.
         inducing_origin: Digests of the arguments that inducing inputs were computed
             from, by name.
+        input_columns: Columns of the tables that each process is called with.
     """
 
     whitened_sites: list[str]
     param_layouts: dict[str, Any]
     inducing_origin: dict[str, str]
+    input_columns: dict[str, list[list[str]]]
 
     def as_attrs(self) -> dict[str, str]:
         """The attributes."""

@@ -19,6 +19,7 @@ from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrapped
+from svgp_ppl.input_columns import columns_of
 from svgp_ppl.observations import expected_of, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import first_rows, latents_of_rows, require_batch_plate, subsampled
@@ -43,10 +44,12 @@ class Facts(NamedTuple):
     Attributes:
         num_data: Number of observed data, including those that a subsample stands for.
         random_parts: Parts of the bound that draw random numbers, in words.
+        input_columns: Columns of the tables that each process is called with.
     """
 
     num_data: float
     random_parts: list[str]
+    input_columns: dict[str, list[list[str]]]
 
 
 def facts_of(steps: Steps, start: Start, key) -> Facts:
@@ -67,7 +70,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             require_batch_plate(model_trace, *sizes)
             require_shared_latents(model_trace)
         parts = _random_parts(steps.loss, model_trace, guide_trace)
-        return Facts(_num_observed(model_trace), parts)
+        return Facts(_num_observed(model_trace), parts, columns_of(model_trace))
 
     return inspected(facts, key, start.params)
 

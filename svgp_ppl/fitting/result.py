@@ -37,6 +37,7 @@ class Fit:
         unfreeze_at: Parameter -> step at which it was, or will be, unfrozen.
         model: The model that was fitted; None where it is not known, after ``load``.
         inducing_origin: Digests of the arguments that the model computes z from.
+        input_columns: Columns of the tables that each process is called with.
 
     Example:
         >>> fitted.losses.shape, sorted(fitted.params)
@@ -54,6 +55,7 @@ class Fit:
     unfreeze_at: Mapping[str, int] = field(default_factory=dict)
     model: Callable | None = None
     inducing_origin: Mapping[str, str] = field(default_factory=dict)
+    input_columns: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         losses = np.asarray(self.losses, np.float64)
@@ -111,7 +113,8 @@ class Fit:
         record["params"], layouts = flattened(self.params)
         rebuilt(record["params"], layouts)  # or it could not be loaded
         record["layouts"] = json.dumps(layouts)
-        record["inducing_origin"] = json.dumps(dict(self.inducing_origin))
+        for name in _OF_ARGUMENTS:
+            record[name] = json.dumps(dict(getattr(self, name)))
         write(path, "fit", record, self.state)
 
     @staticmethod
@@ -131,7 +134,8 @@ class Fit:
         """
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
-        record["inducing_origin"] = json.loads(record.pop("inducing_origin", "{}"))
+        for name in _OF_ARGUMENTS:
+            record[name] = json.loads(record.pop(name, "{}"))
         params = rebuilt(record.pop("params"), layouts)
         params = jax.tree.map(jnp.asarray, params)
         steps = record.get("unfreeze_at", {})
@@ -148,6 +152,7 @@ _RECORDED = (
     "seconds",
     "unfreeze_at",
 )
+_OF_ARGUMENTS = ("inducing_origin", "input_columns")
 
 
 class NonFiniteBoundError(FloatingPointError):

@@ -31,10 +31,11 @@ from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
 from svgp_ppl.guides.sites import prior_of
-from svgp_ppl.handlers import counts_once, is_inducing, set_up, traces_of
+from svgp_ppl.handlers import counts_once, is_inducing, set_up, trace_of, traces_of
+from svgp_ppl.input_columns import columns_of, require_same_columns
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
-from svgp_ppl.runtime.compilation import call, partition
+from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.variational import is_coupled, log_weights, project_outputs
 from svgp_ppl.variational.sites import Sites, moments, sites_of
 
@@ -130,6 +131,11 @@ def _seen_by(
     guide, params = earlier.guide, dict(earlier.params)
     set_up(guide, key, args, kwargs)
     arrays, combine, static = partition(args, kwargs)
+
+    def columns(args, kwargs, key, params):
+        return columns_of(trace_of(model, args, kwargs, key=key, values=params))
+
+    require_same_columns(earlier, look(columns, args, kwargs, key, params))
 
     def of_fit(key, params, arrays):
         args, kwargs = combine(arrays)

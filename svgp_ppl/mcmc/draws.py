@@ -57,7 +57,8 @@ def as_arviz(
         groups = {"warmup_posterior": _constrained(key, target, start, last)}
         if chains.warmup_stats:
             groups["warmup_sample_stats"] = chains.warmup_stats
-    kept = Kept(target.process_names, target.layouts, target.inducing_origin)
+    of_inputs = target.inducing_origin, target.input_columns
+    kept = Kept(target.process_names, target.layouts, *of_inputs)
     return to_arviz(
         draws,
         observed_data={

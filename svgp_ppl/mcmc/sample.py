@@ -14,6 +14,7 @@ from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.fitted import Guide
+from svgp_ppl.input_columns import require_same_columns
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
@@ -136,16 +137,10 @@ def sample(
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
     to_try = coordinates_to_try(coordinates, sampler, origin)
     biased = is_biased(sampler)
-    target = Target(
-        key_target,
-        model,
-        args,
-        kwargs,
-        params,
-        num_noise_draws,
-        minibatches=biased,
-        collapse="collapsed" in to_try,
-    )
+    made = (model, args, kwargs, params, num_noise_draws)
+    collapse = "collapsed" in to_try
+    target = Target(key_target, *made, minibatches=biased, collapse=collapse)
+    require_same_columns(init, target.input_columns)
     axes = target.axes(coords, dims)
     load_arviz()  # one that cannot be imported fails here, with nothing to lose
     start = start_of(key_start, to_try, origin, target, num_chains, file, progress)

@@ -25,6 +25,7 @@ from numpyro.infer.util import (
 from svgp_ppl.diagnostics import Axes, axes_of
 from svgp_ppl.handlers import at_position, is_inducing, is_layer, set_up, trace_of
 from svgp_ppl.inducing_origin import origin_of_z
+from svgp_ppl.input_columns import columns_of
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations import require_observed
@@ -64,6 +65,7 @@ class _Facts(NamedTuple):
     is_collapsible: bool
     shapes: dict[str, tuple[int, ...]]
     plates: dict[str, tuple[str, ...]]
+    input_columns: dict[str, list[list[str]]]
 
 
 class Target:
@@ -183,6 +185,11 @@ class Target:
     def plates(self) -> dict[str, tuple[str, ...]]:
         """Names of their leading axes, where plates give them."""
         return self._facts.plates
+
+    @property
+    def input_columns(self) -> dict[str, list[list[str]]]:
+        """Columns of the tables that each process is called with."""
+        return self._facts.input_columns
 
     def axes(self, coords: Any, dims: Any) -> Axes:
         """Names and labels of the axes of the values that are kept."""
@@ -345,6 +352,7 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
         is_collapsible(model_trace),
         shapes,
         plate_axes(model_trace),
+        columns_of(model_trace),
     )
 
 

@@ -14,6 +14,7 @@ from svgp_ppl.diagnostics.kept import Kept, is_arviz
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing, is_layer
 from svgp_ppl.inducing_origin import known_origin, require_same_z
+from svgp_ppl.input_columns import require_same_columns
 from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
     Observed,
@@ -84,6 +85,7 @@ class Groups:
         self._posterior = taken
         self._runs = PosteriorModel(model, taken, args, kwargs, key_run)
         self._runs.require_fit()
+        require_same_columns(posterior, self._runs.input_columns)
         self._facts = self._runs.look(self._facts_of)
         self.data = self._data()
         used = {n: v for n, v in taken.params.items() if n in self._facts.params}
@@ -180,13 +182,14 @@ class Groups:
         rows = {name: known_rows(data) for name, data in self.data.items()}
         axes = axes_of(shapes, plates, rows, coords, dims, self._like)
         origin = known_origin(self._like)
-        attrs = Kept(self._facts.whitened, self._layouts, origin).as_attrs()
+        columns = self._runs.input_columns
+        kept = Kept(self._facts.whitened, self._layouts, origin, columns)
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
             groups.pop("posterior", None),
             **groups,
             **axes._asdict(),
-            attrs=attrs if has_owner else None,
+            attrs=kept.as_attrs() if has_owner else None,
         )
         return found if self._add_to is None else add_groups(self._add_to, found)
 

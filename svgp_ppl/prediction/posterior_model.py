@@ -26,6 +26,7 @@ from svgp_ppl.handlers import (
     set_up,
     trace_of,
 )
+from svgp_ppl.input_columns import columns_of
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
@@ -80,11 +81,13 @@ class _Facts(NamedTuple):
         num_data: Rows of the latent of every observe site, by name.
         has_layers: Whether the model draws layers.
         is_random: Whether guide or model draw anything besides the whitened values.
+        input_columns: Columns of the tables that each process is called with.
     """
 
     num_data: dict[str, int]
     has_layers: bool
     is_random: bool
+    input_columns: dict[str, list[list[str]]]
 
 
 class PosteriorModel:
@@ -191,6 +194,7 @@ class PosteriorModel:
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
                 _any_drawn(guide_trace, sites),
+                columns_of(sites),
             )
 
         return self._look(facts)
@@ -217,6 +221,11 @@ class PosteriorModel:
     def has_layers(self) -> bool:
         """Whether the model draws layers."""
         return self._facts.has_layers
+
+    @property
+    def input_columns(self) -> dict[str, list[list[str]]]:
+        """Columns of the tables that each process is called with."""
+        return self._facts.input_columns
 
     @property
     def is_random(self) -> bool:

@@ -12,6 +12,7 @@ import jax
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.inducing_origin import require_same_z
+from svgp_ppl.input_columns import require_same_columns
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import PosteriorModel
@@ -65,6 +66,7 @@ def predict(
     args, kwargs = jax.tree.map(as_it_is_now, (args, kwargs))
     require_same_z(posterior, model, args, kwargs)
     runs = PosteriorModel(model, take_posterior(posterior, params), args, kwargs, key)
+    require_same_columns(posterior, runs.input_columns)
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws
     elif not runs.is_random:

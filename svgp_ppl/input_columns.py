@@ -1,0 +1,73 @@
+"""The columns of the tables at which processes are seen, by their names.
+
+A kernel tells columns by their places. Where inputs are tables, those of a prediction
+must have the columns of the fit in the same order, which is remembered and compared.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from svgp_ppl.diagnostics.kept import kept_by
+from svgp_ppl.handlers import is_layer
+from svgp_ppl.observations import observe_sites
+
+__all__ = ["columns_of", "known_columns", "require_same_columns"]
+
+# Process -> the columns of each table that it is called with.
+Columns = Mapping[str, list[list[str]]]
+
+
+def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
+    """What the processes of a trace are called with, as far as it is tables."""
+    latents = [expected.latent for expected in observe_sites(sites).values()]
+    latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
+    found: dict[str, list[list[str]]] = {}
+    for view, _ in (element for a in latents for t in a.terms for element in t):
+        names, known = _names(view.source), found.setdefault(view.process.name, [])
+        if names and names not in known:
+            known.append(names)
+    return {process: tables for process, tables in found.items() if tables}
+
+
+def known_columns(posterior: Any) -> Columns:
+    """The columns that a fit or an ArviZ object keeps; {} if they are not known."""
+    if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
+        kept = kept_by(posterior)
+        return kept.input_columns if kept else {}
+    return getattr(posterior, "input_columns", {})
+
+
+def require_same_columns(posterior: Any, columns: Columns) -> None:
+    """Refuse tables with other columns than those of the fit, or in another order.
+
+    Args:
+        posterior: A fit or draws; nothing is known of others.
+        columns: What the processes are called with now.
+    """
+    known = known_columns(posterior)
+    for process, tables in columns.items():
+        for names in tables:
+            before = known.get(process, [names])
+            if names in before:
+                continue
+            what = f"process '{process}' sees a table with the columns {names}, and "
+            same = [table for table in before if sorted(table) == sorted(names)]
+            if same:
+                raise ValueError(
+                    f"{what}was fitted to {same[0]}: a kernel tells columns by their "
+                    f"places. Pass x[{same[0]}]."
+                )
+            raise ValueError(
+                f"{what}was fitted to {before[0]}. If they are the same quantities in "
+                "the same order, give them the same names."
+            )
+
+
+def _names(x: Any) -> list[str]:
+    """The names of the columns of a table or of an xarray array; [] without."""
+    if hasattr(x, "dims") and hasattr(x, "indexes"):
+        names = x.indexes.get(x.dims[-1], [])
+    else:
+        names = getattr(x, "columns", [])
+    is_named = all(isinstance(name, str) for name in names)
+    return [str(name) for name in names] if is_named else []

@@ -1,0 +1,101 @@
+"""Tables of a prediction with other columns than the fit, or in another order."""
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import xarray
+from jax import random
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics.kept import kept_by
+
+RNG = np.random.default_rng(0)
+TABLE = pd.DataFrame(RNG.uniform(size=(20, 2)), columns=["lon", "lat"])
+Y = np.sin(6.0 * TABLE["lon"].to_numpy())
+Z = gp.inducing.kmeans(TABLE, 4)
+TURNED = TABLE[["lat", "lon"]]
+STEPS = {"num_steps": 2, "progress": False}
+IN_ANOTHER_ORDER = (
+    r"process 'f' sees a table with the columns \['lat', 'lon'\], and was fitted to "
+    r"\['lon', 'lat'\]: .* Pass x\[\['lon', 'lat'\]\]"
+)
+
+
+def model(x, y=None):
+    variance = numpyro.sample("variance", dist.LogNormal())
+    f = gp.sparse_gp("f", gp.kernels.RBF(variance, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
+
+
+def by_name(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x[["lon", "lat"]]), obs=y)
+
+
+def as_xarray(table):
+    return xarray.DataArray(table.to_numpy(), coords=[table.index, list(table)])
+
+
+@pytest.fixture
+def fitted():
+    return gp.fit(random.key(0), model, None, TABLE, Y, **STEPS)
+
+
+def test_columns_in_another_order_are_refused(fitted, tmp_path):
+    assert fitted.input_columns == {"f": [["lon", "lat"]]}
+    fitted.save(tmp_path / "fit")
+    loaded = gp.Fit.load(tmp_path / "fit", fitted.guide, model)
+    for fit in (fitted, loaded):
+        assert fit.predict(TABLE).keys() == {"y"}
+        for ask in (
+            lambda x, fit=fit: fit.predict(x),
+            lambda x, fit=fit: gp.draw_functions(random.key(1), model, fit, x),
+            lambda x, fit=fit: gp.posterior_predictive(random.key(1), model, fit, x),
+            lambda x, fit=fit: gp.update(random.key(1), fit, x, Y, **STEPS),
+            lambda x, fit=fit: gp.sample(random.key(1), model, x, Y, init=fit),
+            lambda x, fit=fit: gp.importance_sample(
+                random.key(1), model, x, Y, init=fit
+            ),
+            lambda x, fit=fit: gp.fit(
+                random.key(1), model, fit.guide, x, Y, init=fit, **STEPS
+            ),
+        ):
+            with pytest.raises(ValueError, match=IN_ANOTHER_ORDER):
+                ask(TURNED)
+            with pytest.raises(ValueError, match=IN_ANOTHER_ORDER):
+                ask(as_xarray(TURNED))
+
+
+def test_draws_keep_the_columns(fitted):
+    counts = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
+    draws = gp.sample(random.key(1), model, TABLE, Y, init=fitted, **counts)
+    of_fit = gp.posterior_predictive(random.key(1), model, fitted, TABLE, num_draws=2)
+    for one in (draws, of_fit):
+        assert kept_by(one).input_columns == {"f": [["lon", "lat"]]}
+        gp.predict(model, one, TABLE)
+        with pytest.raises(ValueError, match=IN_ANOTHER_ORDER):
+            gp.predict(model, one, TURNED)
+
+
+def test_other_columns_are_refused(fitted):
+    with pytest.raises(ValueError, match=r"\['lat', 'height'\], and was fitted to"):
+        fitted.predict(TABLE.assign(height=0.0)[["lat", "height"]])
+
+
+def test_columns_that_the_model_takes_by_name_may_stand_anywhere():
+    fitted = gp.fit(random.key(0), by_name, None, TABLE.assign(more=1.0), Y, **STEPS)
+    assert fitted.input_columns == {"f": [["lon", "lat"]]}
+    moved = [fitted.predict(x)["y"].mean for x in (TABLE, TURNED)]
+    np.testing.assert_array_equal(*moved)
+
+
+@pytest.mark.parametrize("x", [TABLE.to_numpy(), pd.DataFrame(TABLE.to_numpy())])
+def test_columns_without_names_are_taken_as_they_come(fitted, x):
+    fitted.predict(x)
+    unnamed = gp.fit(random.key(0), model, None, x, Y, **STEPS)
+    assert unnamed.input_columns == {}
+    unnamed.predict(TURNED)
