@@ -321,8 +321,51 @@ def scaled_by(settings, x):
     return settings.factor * x
 
 
+class Computed(Constants):
+    """A value that is read by other names than its own, or by none."""
+
+    @property
+    def computed(self):
+        return self.factor
+
+    @classmethod
+    def of_class(cls):
+        return cls.factor
+
+    def __getitem__(self, name):
+        return self.factor
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1.0
+
+
+class Served:
+    """Attributes in a dictionary, as the configurations of several packages have."""
+
+    __module__ = "configuration"
+
+    def __init__(self):
+        vars(self)["_fields"] = {"factor": 1.0}
+
+    def __getattr__(self, name):
+        if name not in vars(self)["_fields"]:
+            raise AttributeError(name)
+        return self._fields[name]
+
+    def __setattr__(self, name, value):
+        self._fields[name] = value
+
+    def __delattr__(self, name):
+        del self._fields[name]
+
+
 SETTINGS, CONFIGURATION = Settings(), types.ModuleType("configuration")
 CONFIGURATION.factor = 1.0
+COMPUTED, SLOTTED, SERVED = Computed(), Slotted(), Served()
 
 
 @pytest.mark.parametrize(
@@ -336,8 +379,29 @@ CONFIGURATION.factor = 1.0
         (lambda x: Constants.factor * x, Constants),
         (lambda x: scaled_by(Constants(), x), Constants),
         (lambda x: CONFIGURATION.factor * x, CONFIGURATION),
+        (lambda x: COMPUTED.factor * x, Constants),
+        (lambda x: COMPUTED.computed * x, COMPUTED),
+        (lambda x: COMPUTED.of_class() * x, Computed),
+        (lambda x: COMPUTED["any"] * x, COMPUTED),
+        (lambda x: SLOTTED.factor * x, SLOTTED),
+        (lambda x: SERVED.factor * x, SERVED),
     ],
-    ids=["global", "helper", "partial", "method", "object", "class", "its", "module"],
+    ids=[
+        "global",
+        "helper",
+        "partial",
+        "method",
+        "object",
+        "class",
+        "its",
+        "module",
+        "inherited",
+        "property",
+        "classmethod",
+        "item",
+        "slots",
+        "served",
+    ],
 )
 def test_attributes_that_are_set_anew_are_seen(monkeypatch, code, owner):
     def find():

@@ -11,7 +11,7 @@ import inspect
 import pickle
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -73,6 +73,8 @@ class Identities:
             return type(part), values, self._code_of(type(part), module)
         if _can_be_written_into(part):
             return self._contents(part)
+        if isinstance(part, property | classmethod):  # as its class has it
+            return of(_function_of(part))
         if isinstance(part, partial):
             return partial, of(part.func), of(part.args), of(part.keywords)
         if inspect.ismethod(part):  # a new object at every access
@@ -93,17 +95,15 @@ class Identities:
 
     def _object(self, value: Any, module: str | None) -> "_Same":
         """The same, of an object whose attributes code may read."""
-        same = self._same(value)
-        for owner in (value, type(value)):
-            if hasattr(owner, "__dict__") and not _is_of_library(_home_of(owner)):
+        classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
+        for owner in (value, type(value), *classes):
+            if not _is_of_library(_home_of(owner)):
                 self._objects.setdefault(id(owner), (owner, module))
-        return same
+        return self._same(value)
 
     def _code_around(self, part: Any, module: str | None) -> Hashable:
-        """The code of a callable object, and that which it wraps as handlers do."""
-        if not callable(part):
-            return ()
-        wrapped = getattr(part, "__wrapped__", None)
+        """The code of an object, and that which it wraps as handlers do."""
+        wrapped = getattr(part, "__wrapped__", None) if callable(part) else None
         inner = () if wrapped is None else self._of(wrapped, module)
         return inner, self._code_of(type(part), module)
 
@@ -145,14 +145,14 @@ class Identities:
             known |= found
             for i, name in sorted(found):
                 owner, module = list(self._objects.values())[i]
-                yield name, self._of(vars(owner)[name], module)
+                yield name, self._of(_attributes_of(owner, {name})[name], module)
 
     def _named(self) -> set[tuple[int, str]]:
         """Number of an object and name, for all attributes with a known name."""
         return {
             (i, name)
             for i, (owner, _) in enumerate(self._objects.values())
-            for name in self._names & vars(owner).keys()
+            for name in _attributes_of(owner, self._names)
         }
 
     def _contents(self, part: Any) -> Hashable:
@@ -200,11 +200,29 @@ def _names(code: Any) -> set[str]:
 def _methods(cls: type) -> Iterator[Any]:
     """The functions that a class defines."""
     for member in vars(cls).values():
-        if isinstance(member, property):
-            member = member.fget
-        member = getattr(member, "__func__", member)  # static and class methods
-        if inspect.isfunction(member):
-            yield member
+        function = _function_of(member)
+        if inspect.isfunction(function):
+            yield function
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a property, a static or a class method; others as they are."""
+    if isinstance(member, property):
+        return member.fget
+    return getattr(member, "__func__", member)
+
+
+def _attributes_of(owner: Any, names: Set[str]) -> dict[str, Any]:
+    """Those of these names that are in an object: set, in slots, or on request."""
+    own = getattr(owner, "__dict__", {})
+    found = {name: own[name] for name in names & own.keys()}
+    cls = type(owner)
+    is_asked = hasattr(cls, "__getattr__")
+    for name in names - found.keys():
+        with suppress(Exception):
+            if is_asked or inspect.ismemberdescriptor(getattr(cls, name)):
+                found[name] = getattr(owner, name)
+    return found
 
 
 def _home_of(part: Any) -> str:
