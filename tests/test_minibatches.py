@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pytest
 from jax import random
 from scipy.stats import chi2
@@ -248,3 +249,20 @@ def test_mistakes_are_explained():
         gp.fit(random.key(0), model, gp.AutoGaussian(model), None, batch_size=3)
     with pytest.raises(ValueError, match=r"the bound is random: batch_size=20"):
         fit(optimizer=optax.lbfgs())
+
+
+def test_tables_and_lists_are_not_cut():
+    x, y = np.zeros((3, 1)), pd.Series([1.0, 2.0, 3.0])
+    table = y.to_frame()
+    for args, types in (
+        ((x.tolist(), None), "float"),
+        ((table, y), "DataFrame"),
+    ):
+        with pytest.raises(ValueError, match=f"their types are {types}.*to_numpy"):
+            _ = Minibatches(args, {}, 2, seed=0)
+    with pytest.raises(ValueError, match=r"a Series with as many rows, 3, .* whole"):
+        _ = Minibatches((x, y), {}, 2, seed=0)
+    other = Minibatches((x, y[:2]), {}, 2, seed=0)  # a constant of the model
+    assert other.num_rows == 3
+    with pytest.raises(ValueError, match=r"a Series with as many rows, 3, .* whole"):
+        gp.predict_batches(model, None, x, y)

@@ -71,7 +71,8 @@ class Minibatches:
         seed: Determines the order.
 
     Raises:
-        ValueError: There is no array, or B is not an integer from 1 to N.
+        ValueError: There is no array, or a table is as long; or B is not an integer
+            from 1 to N.
     """
 
     args: tuple
@@ -80,8 +81,6 @@ class Minibatches:
     seed: int
 
     def __post_init__(self):
-        if not self._cut:
-            raise ValueError("batch_size needs an array among the arguments to cut.")
         size, rows = self.batch_size, self.num_rows
         if isinstance(size, bool) or not isinstance(size, int | np.integer):
             size = 0

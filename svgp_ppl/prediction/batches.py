@@ -47,8 +47,9 @@ def predict_batches(
         An iterator over batches: their rows, and what ``gp.predict`` returns there.
 
     Raises:
-        ValueError: There is no array to cut, ``batch_size`` is not a positive integer,
-            or ``gp.predict`` refuses the arguments.
+        ValueError: There is no array to cut, or there is a table as long;
+            ``batch_size`` is not a positive integer; or ``gp.predict`` refuses the
+            arguments.
 
     Example:
         >>> mean = np.lib.format.open_memmap("mean.npy", "w+", np.float32, (len(x),))
@@ -58,8 +59,6 @@ def predict_batches(
     size = require_count(batch_size, "batch_size")
     leaves, structure = jax.tree.flatten((args, kwargs))
     cut = with_rows(leaves)
-    if not cut:
-        raise ValueError("batch_size needs an array among the arguments to cut.")
     num_rows = len(next(iter(cut.values())))
     options = {"params": params, "num_draws": num_draws, "chunk_size": chunk_size}
 

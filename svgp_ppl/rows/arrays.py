@@ -48,12 +48,35 @@ def with_rows(leaves: list) -> dict[int, Any]:
         leaves: Leaves of the arguments of a model.
 
     Returns:
-        The arrays, in the order of the arguments; empty if there are none.
+        The arrays, in the order of the arguments.
+
+    Raises:
+        ValueError: There are none; or a table is as long, which the model would get
+            whole.
     """
     arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
-    first = next(iter(arrays.values()), ())
+    tables = [x for x in leaves if _is_table(x)]
+    if not arrays:
+        came = ", ".join(sorted({type(x).__name__ for x in tables or leaves}))
+        raise ValueError(
+            "batch_size needs an array among the arguments to cut, and their types are "
+            f"{came or 'none'}: pass x.to_numpy() of a table, np.asarray(x) of a list."
+        )
+    first = next(iter(arrays.values()))
+    for table in tables:
+        if len(table) == len(first):
+            raise ValueError(
+                f"batch_size cuts arrays, and a {type(table).__name__} with as many "
+                f"rows, {len(first)}, would be passed whole: pass x.to_numpy() of it."
+            )
     arrays = {i: x for i, x in arrays.items() if len(x) == len(first)}
     return {i: _in_place(x) for i, x in arrays.items()}
+
+
+def _is_table(leaf: Any) -> bool:
+    """Whether a leaf is a table or a column of it, or a labelled array."""
+    is_known = isinstance(leaf, np.ndarray | np.generic | jax.Array | ArrowRows)
+    return hasattr(type(leaf), "__array__") and not is_known and np.ndim(leaf) > 0
 
 
 def _in_place(array: Any) -> Any:
