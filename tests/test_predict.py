@@ -389,6 +389,12 @@ def test_parameters_that_would_keep_their_initial_values_are_refused():
     gp.predict(counts_model, draw_arrays(), X_COUNTS)
 
 
+def test_draws_grouped_by_chain_are_joined_first():
+    draws = {name: np.stack([d, d]) for name, d in draw_arrays().items()}
+    with pytest.raises(ValueError, match=r"grouped by chain, .*: mcmc.get_samples\(\)"):
+        gp.predict(counts_model, draws, X_COUNTS)
+
+
 def test_draws_without_a_hyperparameter_are_refused():
     draws = draw_arrays()
     del draws["lengthscale"]

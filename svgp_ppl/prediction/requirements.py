@@ -69,12 +69,18 @@ class require_sizes(Messenger):
         else:
             needs = tuple(msg["kwargs"].get("sample_shape") or ()) + msg["fn"].shape()
         if has != needs:
+            grouped = ""
+            if not is_plate and has[1:] == needs:
+                grouped = (
+                    " If the draws are grouped by chain, [chains, draws, ...], join "
+                    "the chains: mcmc.get_samples() of NumPyro has done so."
+                )
             raise ValueError(
                 f"the posterior has values of '{name}' of shape {has}, and the model "
-                f"needs {needs}. If groups are new, keep the plate as it was and draw "
-                "their values from the distribution of a group, at a site of its own. "
-                "If every datum has a latent value, predict from draws that leave it "
-                "out: with key=jax.random.key(...) it is drawn anew."
+                f"needs {needs}.{grouped} If groups are new, keep the plate as it was "
+                "and draw their values from the distribution of a group, at a site of "
+                "its own. If every datum has a latent value, predict from draws that "
+                "leave it out: with key=jax.random.key(...) it is drawn anew."
             )
 
 
