@@ -161,16 +161,20 @@ def require_count(value, what: str, least: int = 1) -> int:
     return int(value)
 
 
-def require_key(key, what: str = "the first argument") -> None:
+def require_key(
+    key, what: str = "the first argument", of: Callable | None = None
+) -> None:
     """Raise unless it is a random key of JAX.
 
     Args:
         key: What was given.
         what: Its name in error messages.
+        of: A function that cannot be called inside of a trace.
 
     Raises:
-        ValueError: It is an integer, None or something else.
+        ValueError: It is an integer, None or something else; or is traced.
     """
+    _require_untraced(key, of)
     dtype = getattr(key, "dtype", None)
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     is_old = dtype == jnp.uint32 and jnp.shape(key) == (2,)
@@ -189,11 +193,14 @@ def require_arguments(
         model: The model.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        of: The function that takes both the model's arguments and options of its own.
+        of: The function that takes both the model's arguments and options of its own,
+            and cannot be called inside of a trace.
 
     Raises:
-        ValueError: It is not a function, or does not take these arguments.
+        ValueError: It is not a function, or does not take these arguments; or one of
+            them is traced.
     """
+    _require_untraced((args, kwargs), of)
     if not callable(model):
         raise ValueError(
             "the model must be a function with NumPyro sites, and is a "
@@ -212,6 +219,16 @@ def require_arguments(
             f"{error}. Arguments that are no option of this function go to the model."
             + _options(of)
         ) from None
+
+
+def _require_untraced(values: Any, of: Callable | None) -> None:
+    """Refuse what JAX traces, to functions that run their own loops of programs."""
+    if of is not None and not all(map(is_concrete, jax.tree.leaves(values))):
+        raise ValueError(
+            f"{of.__name__} cannot be called inside of jax.jit, vmap or grad: it runs "
+            "compiled steps of its own, and returns numbers. Call it in a loop of "
+            "Python; a second call with data of the same shapes compiles nothing."
+        )
 
 
 def _options(of: Callable | None) -> str:

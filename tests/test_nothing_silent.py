@@ -490,6 +490,17 @@ def test_calls_that_cannot_be(as_users_call, call, message):
         call()
 
 
+@pytest.mark.parametrize("call", [gp.fit, gp.sample, gp.importance_sample])
+def test_calls_inside_of_a_trace(as_users_call, call):
+    x, y = DATA
+    ys, keys = jnp.stack([y, y]), random.split(random.key(0), 2)
+    refused = f"{call.__name__} cannot be called inside of jax.jit, vmap or grad"
+    with pytest.raises(ValueError, match=refused):
+        jax.vmap(lambda y: call(keys[0], model, x, y, init=None))(ys)
+    with pytest.raises(ValueError, match=refused):
+        jax.vmap(lambda key: call(key, model, x, y, init=None))(keys)
+
+
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_more_rows_than_a_model_of_batches_has():
     def batched(x, y=None):

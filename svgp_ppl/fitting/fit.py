@@ -136,7 +136,7 @@ def fit(
         >>> fitted.losses.shape
         (2000,)
     """
-    require_key(key)
+    require_key(key, of=fit)
     if guide is None or not callable(guide):
         args = args if guide is None else (guide, *args)
         guide = None

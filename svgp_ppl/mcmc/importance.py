@@ -106,7 +106,7 @@ def importance_sample(
         >>> draws.posterior.attrs["pareto_k"] < 0.7
         True
     """
-    require_key(key)
+    require_key(key, of=importance_sample)
     num_chains = require_count(num_chains, "num_chains")
     num_kept = num_chains * require_count(num_samples, "num_samples")
     if num_proposals is None:

@@ -121,7 +121,7 @@ def sample(
         >>> draws.posterior["lengthscale"].shape
         (4, 1000)
     """
-    require_key(key)
+    require_key(key, of=sample)
     sampler = _checked(sampler)
     counts = {
         "num_warmup": require_count(num_warmup, "num_warmup", least=0),
