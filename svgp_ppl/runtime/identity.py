@@ -85,9 +85,8 @@ class Identities:
             return self._same(part), self._surroundings(part) if is_own else ()
         try:
             return self._object(part, module), self._code_around(part, module)
-        except (
-            TypeError
-        ):  # no weak references to it: a number of NumPy, a range, a date
+        except TypeError:
+            # No weak references to it: a number of NumPy, a range, a date.
             return (type(part), part) if isinstance(part, Hashable) else object()
 
     def _same(self, value: Any) -> "_Same":
