@@ -16,6 +16,7 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
+from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.mcmc import collapsed, coupling, laplace
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates
 from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
@@ -642,7 +643,7 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
 
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
-    guide = gp.AutoGaussian(with_mean)
+    guide = Guide(gp.AutoGaussian(with_mean), {})
     assert choice(None, nuts, None) == ("collapsed", "fitted", "whitened")
     assert choice("whitened", nuts, None) == ("whitened",)
     assert choice(None, nuts, guide) == ("collapsed", "fitted", "whitened")
