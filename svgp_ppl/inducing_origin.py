@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.handlers import Messenger, substitute
 
-from svgp_ppl.diagnostics.kept import kept_by
+from svgp_ppl.diagnostics.kept import known_of
 from svgp_ppl.handlers import is_inducing, trace_of
 from svgp_ppl.rows import is_array
 from svgp_ppl.runtime.compilation import partition
 from svgp_ppl.runtime.dependence import inputs_read
 
-__all__ = ["known_origin", "moved", "origin_of_z", "require_same_z"]
+__all__ = ["moved", "origin_of_z", "require_same_z"]
 
 
 def origin_of_z(
@@ -63,21 +63,13 @@ def require_same_z(
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
-    for name in moved(known_origin(posterior), model, args, kwargs):
+    for name in moved(known_of(posterior, "inducing_origin"), model, args, kwargs):
         raise ValueError(
             f"the inducing inputs are computed from {name}, and {name} is not what it "
             "was when the posterior was found: they would be others, for which it "
             "means nothing. Choose z once, outside of the model, or make it a "
             "numpyro.param."
         )
-
-
-def known_origin(posterior: Any) -> dict[str, str]:
-    """The origin of z that a fit or an ArviZ object keeps; {} if it is not known."""
-    if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
-        kept = kept_by(posterior)
-        return kept.inducing_origin if kept else {}
-    return getattr(posterior, "inducing_origin", {})
 
 
 def moved(

@@ -7,18 +7,15 @@ must have the columns of the fit in the same order, which is remembered and comp
 from collections.abc import Mapping
 from typing import Any
 
-from svgp_ppl.diagnostics.kept import kept_by
+from svgp_ppl.diagnostics.kept import known_of
 from svgp_ppl.handlers import is_layer
 from svgp_ppl.observations import observe_sites
 
-__all__ = ["columns_of", "known_columns", "require_same_columns"]
-
-# Process -> the columns of each table that it is called with.
-Columns = Mapping[str, list[list[str]]]
+__all__ = ["columns_of", "require_same_columns"]
 
 
 def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
-    """What the processes of a trace are called with, as far as it is tables."""
+    """Process -> the columns of each table that it is called with, in a trace."""
     latents = [expected.latent for expected in observe_sites(sites).values()]
     latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
     found: dict[str, list[list[str]]] = {}
@@ -29,22 +26,19 @@ def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
     return {process: tables for process, tables in found.items() if tables}
 
 
-def known_columns(posterior: Any) -> Columns:
-    """The columns that a fit or an ArviZ object keeps; {} if they are not known."""
-    if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
-        kept = kept_by(posterior)
-        return kept.input_columns if kept else {}
-    return getattr(posterior, "input_columns", {})
-
-
-def require_same_columns(posterior: Any, columns: Columns) -> None:
+def require_same_columns(
+    posterior: Any, columns: Mapping[str, list[list[str]]]
+) -> None:
     """Refuse tables with other columns than those of the fit, or in another order.
 
     Args:
         posterior: A fit or draws; nothing is known of others.
         columns: What the processes are called with now.
+
+    Raises:
+        ValueError: A process has others; says which, and what to pass.
     """
-    known = known_columns(posterior)
+    known = known_of(posterior, "input_columns")
     for process, tables in columns.items():
         for names in tables:
             before = known.get(process, [names])

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Kept", "is_arviz", "kept_by"]
+__all__ = ["Kept", "is_arviz", "kept_by", "known_of"]
 
 
 class Kept(NamedTuple):
@@ -44,3 +44,10 @@ def kept_by(posterior: Any) -> Kept | None:
     others = {name: attrs.get(name, "{}") for name in Kept._fields[1:]}
     written = {"whitened_sites": attrs["whitened_sites"], **others}
     return Kept(**{name: json.loads(value) for name, value in written.items()})
+
+
+def known_of(posterior: Any, name: str) -> Mapping[str, Any]:
+    """One of these facts, which a fit has as an attribute; {} if it is not known."""
+    if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
+        posterior = kept_by(posterior)
+    return getattr(posterior, name, {})

@@ -10,10 +10,10 @@ from jax import random
 
 from svgp_ppl.checks import require_count, require_key
 from svgp_ppl.diagnostics import add_groups, axes_of, group, to_arviz
-from svgp_ppl.diagnostics.kept import Kept, is_arviz
+from svgp_ppl.diagnostics.kept import Kept, is_arviz, known_of
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing, is_layer
-from svgp_ppl.inducing_origin import known_origin, require_same_z
+from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.input_columns import require_same_columns
 from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
@@ -181,7 +181,7 @@ class Groups:
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
         axes = axes_of(shapes, plates, rows, coords, dims, self._like)
-        origin = known_origin(self._like)
+        origin = dict(known_of(self._like, "inducing_origin"))
         columns = self._runs.input_columns
         kept = Kept(self._facts.whitened, self._layouts, origin, columns)
         has_owner = "posterior" in groups or "prior" in groups
