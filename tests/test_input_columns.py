@@ -79,6 +79,10 @@ def test_draws_keep_the_columns(fitted):
         gp.predict(model, one, TABLE)
         with pytest.raises(ValueError, match=IN_ANOTHER_ORDER):
             gp.predict(model, one, TURNED)
+    of_array = gp.posterior_predictive(
+        random.key(1), model, fitted, TABLE.to_numpy(), num_draws=2
+    )
+    assert kept_by(of_array).input_columns == {"f": [["lon", "lat"]]}
 
 
 def test_other_columns_are_refused(fitted):

@@ -181,8 +181,10 @@ class Groups:
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
         axes = axes_of(shapes, plates, rows, coords, dims, self._like)
-        origin = dict(known_of(self._like, "inducing_origin"))
-        columns = self._runs.input_columns
+        origin, columns = (
+            dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
+        )
+        columns = columns or self._runs.input_columns
         kept = Kept(self._facts.whitened, self._layouts, origin, columns)
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
