@@ -167,6 +167,7 @@ MAY_IMPORT = {
         "diagnostics",
         "linalg",
         "mcmc.joint",
+        "mcmc.samplers",
         "mcmc.target",
         "runtime",
     },

@@ -163,6 +163,23 @@ def test_the_steps_of_stochastic_gradients():
     assert momentum["x"].shape == (2,)
 
 
+def test_the_paths_of_pathfinder():
+    """The path with its gradients, the factors of Σ at a point, and draws there."""
+    _, history = parts.minimize_lbfgs(
+        lambda x: jnp.sum(x**2), jnp.ones(2), maxiter=3, maxcor=2, maxls=5, ftol=1e-6
+    )
+    assert " ".join(history._fields) == "x f g alpha update_mask"
+    np.testing.assert_allclose(history.g, 2 * history.x)
+    pairs = jnp.zeros((2, 2))
+    beta, gamma = parts.lbfgs_inverse_hessian_factors(pairs, pairs, jnp.ones(2))
+    assert beta.shape == (2, 4) and gamma.shape == (4, 4)
+    slope = jnp.ones(2)
+    point = (jnp.zeros(2), slope, jnp.ones(2), beta, gamma)
+    draws, log_q = parts.bfgs_sample(random.key(0), 4000, *point)
+    assert log_q.shape == (4000,)
+    np.testing.assert_allclose(draws.mean(0), slope, atol=5 / np.sqrt(4000))
+
+
 def test_resampling_of_proposals():
     kept = parts.systematic(random.key(0), jnp.array([0.0, 1.0, 0.0]), 4)
     assert np.asarray(kept).tolist() == [1, 1, 1, 1]

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 import scipy.optimize
+import scipy.stats
 from jax import random
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -25,7 +25,8 @@ from svgp_ppl.handlers import set_up
 from svgp_ppl.mcmc import coupling, laplace
 from svgp_ppl.mcmc.coordinates import joint_start
 from svgp_ppl.mcmc.joint import Joint, joint_of
-from svgp_ppl.mcmc.pathfinder import _gaussian, _kept
+from svgp_ppl.mcmc.pathfinder import _kept, _Points
+from svgp_ppl.mcmc.samplers.blackjax_parts import minimize_lbfgs
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.variational.sites import Prior
 from tests.conftest import both_precisions
@@ -153,18 +154,54 @@ def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scal
     np.testing.assert_allclose(factor.T @ covariance @ factor, np.eye(5), atol=0.2)
 
 
-def test_a_point_of_a_path_has_the_gaussian_of_its_newton_step():
-    """At the first point Σ is I, so that for N(m, I) the mean is m from anywhere."""
+def test_points_of_a_path_have_gaussians_of_their_newton_steps():
+    """Of N(m, I) the first mean is m from anywhere; draws and densities by SciPy."""
     mean = jnp.array([3.0, -1.0, 0.5])
-    logdensity_fn = lambda x: -0.5 * jnp.sum((x - mean) ** 2)  # noqa: E731
-    _, info = jax.jit(
-        lambda: blackjax.pathfinder.approximate(
-            random.key(0), logdensity_fn, jnp.zeros(3), 5
-        )
+    _, history = jax.jit(
+        lambda: minimize_lbfgs(lambda x: 0.5 * jnp.sum((x - mean) ** 2), jnp.zeros(3))
     )()
-    found, covariance = _gaussian(jax.tree.map(lambda x: x[0], info.path))
+    found, covariance = _Points.of(history, 10).at(0).gaussian()
     np.testing.assert_allclose(found, mean, atol=1e-9)
     np.testing.assert_allclose(covariance, np.eye(3), atol=1e-9)
+
+    rng = np.random.default_rng(0)
+    factor = rng.normal(size=(4, 4))
+    precision = jnp.asarray(factor @ factor.T + np.eye(4))
+
+    def energy(x):
+        return 0.5 * x @ precision @ x - jnp.sum(jnp.cos(x))
+
+    _, history = jax.jit(lambda: minimize_lbfgs(energy, jnp.ones(4), maxcor=3))()
+    point = _Points.of(history, 3).at(4)
+    mean, covariance = point.gaussian()
+    newton = point.x - covariance @ jax.grad(energy)(point.x)
+    np.testing.assert_allclose(mean, newton, atol=1e-9)
+    draws, log_q = point.drawn(random.key(0), 4000)
+    expected = scipy.stats.multivariate_normal(mean, covariance).logpdf(draws)
+    np.testing.assert_allclose(log_q, expected, rtol=1e-8)
+    off = np.linalg.solve(np.linalg.cholesky(covariance), (draws - mean).T)
+    np.testing.assert_allclose(off.mean(1), 0.0, atol=5 / np.sqrt(4000))
+
+
+@both_precisions
+def test_a_path_is_followed_to_its_end(precision, monkeypatch):
+    """L-BFGS takes a hundred steps here: sd from 1 to 1000, in a turned basis."""
+    z = jnp.linspace(0.0, 1.0, 30)[:, None]
+
+    def model(y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.1), z)
+        gp.observe("y", gp.likelihoods.Gaussian(0.1), f(z), obs=y)
+
+    target = Target(random.key(0), model, (jnp.zeros(30),), {}, {})
+    basis = scipy.stats.ortho_group.rvs(30, random_state=np.random.default_rng(1))
+    root = jnp.asarray((basis / np.geomspace(1.0, 1000.0, 30)).T)
+
+    def logdensity_fn(position, data):
+        return -0.5 * jnp.sum((root @ position["f"] - 1.0) ** 2)
+
+    monkeypatch.setattr(target, "logdensity_fn", logdensity_fn)
+    q, _ = gp.mcmc.Pathfinder(1, 7).approximate(random.key(1), target, 1)
+    np.testing.assert_allclose(root @ q.mean["f"], 1.0, atol=0.7)
 
 
 def test_of_many_values_each_output_has_its_gaussian_given_the_others(monkeypatch):

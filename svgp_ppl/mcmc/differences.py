@@ -17,9 +17,6 @@ from svgp_ppl.runtime.compilation import call
 
 __all__ = ["Density", "Look"]
 
-# With more products in a gradient, programs are compiled in full: what they save in
-# hundreds of gradients is more than the seconds that it takes.
-_MOST_PRODUCTS = 200_000
 # The sd of an unconstrained value is taken to be in this range.
 _LEAST_SD, _MOST_SD = 1e-3, 3.0
 
@@ -72,7 +69,6 @@ class Density:
         dtype: Precision of the values.
         num_xi: T, the length of ξ in a row.
         num_theta: D, that of θ.
-        is_expensive: Whether hundreds of gradients take longer than to compile in full.
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class Density:
         self._data, self._values = data, (middle, dict(loc))
         self.dtype = np.result_type(*jax.tree.leaves(self._values))
         self._made_of = ("differences", *target.made_of)
-        self.is_expensive = target.num_products > _MOST_PRODUCTS
+        self._runs_once = not target.is_expensive
         self._logdensity_fn = target.logdensity_fn
         self.num_xi, self.num_theta = (
             sum(np.size(x) for x in values.values()) for values in self._values
@@ -121,8 +117,7 @@ class Density:
             lambda a: np.asarray(a, self.dtype), (offsets, dict(slopes))
         )
         given = (offsets, slopes, self.pseudo_data, self._values, self._data)
-        once = not self.is_expensive
-        values, rows = call(of_rows, self._made_of, *given, runs_once=once)
+        values, rows = call(of_rows, self._made_of, *given, runs_once=self._runs_once)
         return np.asarray(values, float), np.asarray(rows, float)
 
     def look(

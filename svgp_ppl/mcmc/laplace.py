@@ -68,7 +68,7 @@ class Curvature:
         v = OrderedDict((name, np.zeros_like(centre[name])) for name in names)
         rest = {name: x for name, x in centre.items() if name not in v}
         self._density = Density(target, target.data, rest, v)
-        self._progress = progress and self._density.is_expensive
+        self._progress = progress and target.is_expensive
 
     @staticmethod
     def is_affordable(target: Target, size: int) -> bool:

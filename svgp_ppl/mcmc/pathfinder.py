@@ -9,24 +9,34 @@ weights.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
 from svgp_ppl.diagnostics.pareto import smoothed
 from svgp_ppl.linalg import matmul
 from svgp_ppl.mcmc.joint import Joint
+from svgp_ppl.mcmc.samplers.blackjax_parts import (
+    bfgs_sample,
+    lbfgs_inverse_hessian_factors,
+    minimize_lbfgs,
+)
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import progress_bar
 from svgp_ppl.runtime.compilation import call
 
 __all__ = ["Pathfinder"]
+
+# At most so many points of a path are looked at: neighbours have nearly the same ELBO.
+_MOST_POINTS = 50
+# A path has arrived when a step gains less than this part of the log density.
+_LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Pathfinder:
 
     num_paths: int = 4
     num_draws: int = 25
-    max_steps: int = 60
+    max_steps: int = 1000
     history: int = 10
 
     def __post_init__(self):
@@ -110,21 +120,35 @@ class Pathfinder:
         density_of = _one_at_a_time(target.logdensity_fn)
 
         def path(key, start, data):
-            key_path, key_draws = random.split(key)
-            state, _ = blackjax.pathfinder.approximate(
-                key_path,
-                lambda position: density_of(position, data),
-                start,
-                self.num_draws,
+            flat, unravel = ravel_pytree(start)
+
+            def density_at(x):
+                return density_of(unravel(x), data)
+
+            (_, status), history = minimize_lbfgs(
+                lambda x: -density_at(x),
+                flat,
                 maxiter=self.max_steps,
                 maxcor=self.history,
                 maxls=30,
+                ftol=_LEAST_GAIN,
             )
-            mean, covariance = _gaussian(state)
-            draws, log_q = _drawn(key_draws, mean, covariance, self.num_draws)
-            draws = jax.vmap(ravel_pytree(start)[1])(draws)
-            log_p = jax.lax.map(lambda x: density_of(x, data), draws)
-            return state.elbo, mean, covariance, draws, log_p - log_q
+            points = _Points.of(history, self.history)
+
+            def look(numbered):
+                point = points.at(numbered[0])
+                draws, log_q = point.drawn(numbered[1], self.num_draws)
+                log_weights = jax.lax.map(density_at, draws) - log_q
+                return jnp.mean(log_weights), draws, log_weights
+
+            number = min(_MOST_POINTS, self.max_steps)
+            places = jnp.linspace(1, status.iter_num, number).round().astype(int)
+            looks = jax.lax.map(look, (places, random.split(key, number)))
+            elbo = jnp.where(jnp.isfinite(looks[0]), looks[0], -jnp.inf)
+            best = jnp.argmax(elbo)
+            mean, covariance = points.at(places[best]).gaussian()
+            draws, log_weights = looks[1][best], looks[2][best]
+            return elbo[best], mean, covariance, jax.vmap(unravel)(draws), log_weights
 
         made_of = ("path of pathfinder", self, *target.made_of)
         found = []
@@ -134,7 +158,8 @@ class Pathfinder:
             for number, key_path in enumerate(random.split(key, self.num_paths)):
                 start = {name: x[number] for name, x in starts.items()}
                 given = (key_path, start, target.data)
-                result = call(path, made_of, *given, runs_once=True)
+                once = not target.is_expensive
+                result = call(path, made_of, *given, runs_once=once)
                 found.append(jax.device_get(result))
                 bar.set_postfix_str(f"ELBO {np.max(found[-1][0]):.1f}")
                 bar.update(1)
@@ -143,24 +168,59 @@ class Pathfinder:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
-def _gaussian(state: Any) -> tuple[Any, Any]:
-    """x + Σ ∇log p(x) and Σ = diag(α) + β γ βᵀ, of a point of a path.
+class _Point(NamedTuple):
+    """N(x + Σ ∇log p(x), Σ), Σ = diag(α) + β γ βᵀ, of a point x of a path."""
 
-    BlackJAX keeps the gradient of −log p; its own draws (1.7) are around x − Σ ∇log p.
+    x: Array
+    slope: Array
+    alpha: Array
+    beta: Array
+    gamma: Array
+
+    def drawn(self, key, number: int) -> tuple[Array, Array]:
+        """Draws, [S, D], and log q of each, [S]."""
+        return bfgs_sample(key, number, *self)
+
+    def gaussian(self) -> tuple[Array, Array]:
+        """Mean [D] and covariance [D, D]."""
+        spread = matmul(matmul(self.beta, self.gamma), self.beta.T)
+        covariance = jnp.diag(self.alpha) + spread
+        mean = self.x + matmul(covariance, self.slope)
+        return mean, (covariance + covariance.T) / 2
+
+
+class _Points(NamedTuple):
+    """The points of a path, and the pairs from which L-BFGS knows Σ at each.
+
+    Attributes:
+        history: The path of BlackJAX, L + 1 points.
+        steps: Differences of neighbours, after those of zero before the start, [.., D].
+        changes: Those of the gradients.
     """
-    x, _ = ravel_pytree(state.position)
-    slope, _ = ravel_pytree(state.grad_position)
-    spread = matmul(matmul(state.beta, state.gamma), state.beta.T)
-    covariance = jnp.diag(state.alpha) + spread
-    return x - matmul(covariance, slope), (covariance + covariance.T) / 2
 
+    history: Any
+    steps: Array
+    changes: Array
 
-def _drawn(key, mean, covariance, number: int) -> tuple[Any, Any]:
-    """Draws of N(mean, covariance), [S, D], and log q up to a constant, [S]."""
-    tril = jnp.linalg.cholesky(covariance)
-    noise = random.normal(key, (number, mean.size), mean.dtype)
-    log_q = -0.5 * jnp.sum(noise**2, axis=1) - jnp.sum(jnp.log(jnp.diag(tril)))
-    return mean + matmul(noise, tril.T), log_q
+    @classmethod
+    def of(cls, history: Any, length: int) -> "_Points":
+        """Those of a path, each with ``length`` pairs."""
+
+        def changes_of(x):
+            counted = jnp.where(history.update_mask[1:], jnp.diff(x, axis=0), 0.0)
+            return jnp.pad(counted, ((length, 0), (0, 0)))
+
+        return cls(history, changes_of(history.x), changes_of(history.g))
+
+    def at(self, number) -> _Point:
+        """The point after so many steps."""
+        length = len(self.steps) - len(self.history.x) + 1
+        rows = number + jnp.arange(length)
+        alpha = self.history.alpha[number]
+        pairs = (self.steps[rows].T, self.changes[rows].T)
+        factors = lbfgs_inverse_hessian_factors(*pairs, alpha)
+        # The optimiser descends: its gradients are those of −log p.
+        return _Point(self.history.x[number], -self.history.g[number], alpha, *factors)
 
 
 def _one_at_a_time(logdensity_fn: Callable) -> Callable:

@@ -41,6 +41,9 @@ from svgp_ppl.runtime.nested import flattened
 
 __all__ = ["Data", "Target"]
 
+# With more products in a gradient, programs of hundreds of them are compiled in full.
+_MOST_PRODUCTS = 200_000
+
 
 class Data(NamedTuple):
     """The arrays that the log density of a model depends on.
@@ -201,6 +204,11 @@ class Target:
         """Whitened values times data: what a gradient costs grows with it."""
         whitened = sum(math.prod(self.shapes[name]) for name in self.process_names)
         return whitened * sum(np.size(data.values) for data in self.observed.values())
+
+    @property
+    def is_expensive(self) -> bool:
+        """Whether hundreds of gradients take longer than to compile them in full."""
+        return self.num_products > _MOST_PRODUCTS
 
     @property
     def is_deep(self) -> bool:

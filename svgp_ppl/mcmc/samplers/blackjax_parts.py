@@ -21,6 +21,11 @@ from blackjax.mcmc.integrators import IntegratorState
 from blackjax.mcmc.metrics import Metric
 from blackjax.mcmc.random_walk import RWState
 from blackjax.mcmc.random_walk import normal as normal_proposal
+from blackjax.optimizers.lbfgs import (
+    bfgs_sample,
+    lbfgs_inverse_hessian_factors,
+    minimize_lbfgs,
+)
 from blackjax.sgmcmc.diffusions import overdamped_langevin
 from blackjax.sgmcmc.diffusions import sghmc as sghmc_diffusion
 from blackjax.smc.resampling import systematic
@@ -36,11 +41,14 @@ __all__ = [
     "Metric",
     "MetricCore",
     "RWState",
+    "bfgs_sample",
     "build_schedule",
     "chees_start_and_update",
     "dual_averaging_adaptation",
     "halton_sequence",
+    "lbfgs_inverse_hessian_factors",
     "lookup_recipe",
+    "minimize_lbfgs",
     "normal_proposal",
     "overdamped_langevin",
     "pytree_size",
