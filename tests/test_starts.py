@@ -25,7 +25,7 @@ from svgp_ppl.handlers import set_up
 from svgp_ppl.mcmc import coupling, laplace
 from svgp_ppl.mcmc.coordinates import joint_start
 from svgp_ppl.mcmc.joint import Joint, joint_of
-from svgp_ppl.mcmc.pathfinder import _kept, _Points
+from svgp_ppl.mcmc.pathfinder import Paths, _kept, _Points
 from svgp_ppl.mcmc.samplers.blackjax_parts import minimize_lbfgs
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.variational.sites import Prior
@@ -236,6 +236,14 @@ def test_draws_of_large_weight_are_kept():
     np.testing.assert_array_equal(np.sort(_kept(random.key(0), log_weights, 5)), heavy)
 
 
+def test_chains_take_the_draws_of_their_paths_by_weight():
+    draws = np.arange(6.0).reshape(2, 3)
+    log_weights = np.array([[-1.0, -np.inf, 0.0], [-3.0, -2.0, -1.0]])
+    paths = Paths(*[np.zeros(2)] * 3, {"f": draws}, log_weights)
+    found = paths.ends({"f": np.arange(10.0, 16.0)}, 6)
+    np.testing.assert_array_equal(found["f"], [2.0, 5.0, 0.0, 4.0, 14.0, 3.0])
+
+
 def test_pathfinder_finds_a_gaussian_posterior():
     data = (GAUSSIAN_X, GAUSSIAN_Y)
     target = Target(random.key(0), gaussian_model, data, {}, {})
@@ -295,10 +303,7 @@ def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
 
 
 def test_without_a_gaussian_to_find_chains_move_v_itself(monkeypatch):
-    def nothing(self, key, target, num_starts, progress):
-        raise FloatingPointError("no finite draws")
-
-    monkeypatch.setattr(gp.mcmc.Pathfinder, "approximate", nothing)
+    monkeypatch.setattr(Paths, "best", lambda self: None)
     options = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "progress": False}
     run = {"sampler": Walk(), **options}
     draws = gp.sample(random.key(0), counts, *DATA, **run)
@@ -338,6 +343,8 @@ def test_settings_of_pathfinder_are_counts():
 
 def test_pathfinder_without_finite_draws_says_so(monkeypatch):
     target = Target(random.key(0), gaussian_model, (GAUSSIAN_X, GAUSSIAN_Y), {}, {})
-    monkeypatch.setattr(target, "logdensity_fn", lambda position, data: jnp.nan)
+    monkeypatch.setattr(
+        target, "logdensity_fn", lambda position, _: jnp.nan * position["f"][0]
+    )
     with pytest.raises(FloatingPointError, match="found 0 draws of finite log density"):
         gp.mcmc.Pathfinder(1, 5).approximate(random.key(1), target, 2)

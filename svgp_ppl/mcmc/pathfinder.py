@@ -2,12 +2,12 @@
 
 Pathfinder (Zhang, Carpenter, Gelman & Vehtari 2022): at each point x_l of a path of
 L-BFGS, its estimate Σ_l of the inverse Hessian gives N(x_l + Σ_l ∇log p(x_l), Σ_l); the
-one with the highest ELBO represents the path. Draws of several paths are weighted with
-p/q, the largest weights smoothed, and the chains start at draws kept with these
-weights.
+one with the highest ELBO, of fifty along the way, represents the path. Draws of several
+paths are weighted with p/q, the largest weights smoothed, and the chains start at draws
+kept with these weights; or each chain at a draw of a path of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import progress_bar
 from svgp_ppl.runtime.compilation import call
 
-__all__ = ["Pathfinder"]
+__all__ = ["Pathfinder", "Paths"]
 
 # At most so many points of a path are looked at: neighbours have nearly the same ELBO.
 _MOST_POINTS = 50
@@ -97,75 +97,134 @@ class Pathfinder:
         """
         key_start, key_paths, key_kept = random.split(key, 3)
         starts = target.initial_positions(key_start, self.num_paths)
-        starts = jax.device_get(starts)
-        found = self._paths(key_paths, starts, target, progress)
-        elbo, mean, covariance, draws, log_weights = found
-        log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf).ravel()
-        elbo = np.where(np.isfinite(elbo), elbo, -np.inf)
-        num_finite = int(np.sum(log_weights > -np.inf))
-        if num_finite < num_starts or not np.any(elbo > -np.inf):
+        paths = self.paths(key_paths, starts, target, progress)
+        joint, num_finite = paths.best(), int(np.sum(paths.log_weights > -np.inf))
+        if joint is None or num_finite < num_starts:
             raise FloatingPointError(
                 f"Pathfinder found {num_finite} draws of finite log density for "
                 f"{num_starts} chains, on {self.num_paths} paths: raise num_paths or "
                 "max_steps, look at the priors, or start from a fit (gp.fit)."
             )
-        kept = _kept(key_kept, log_weights, num_starts)
-        of_chains = {n: x.reshape(-1, *x.shape[2:])[kept] for n, x in draws.items()}
-        best, position = np.argmax(elbo), {n: x[0] for n, x in starts.items()}
-        unravel = ravel_pytree(position)[1]
-        return Joint(jax.device_get(unravel(mean[best])), covariance[best]), of_chains
+        kept = _kept(key_kept, paths.log_weights.ravel(), num_starts)
+        draws = {n: x.reshape(-1, *x.shape[2:]) for n, x in paths.draws.items()}
+        return joint, {name: x[kept] for name, x in draws.items()}
 
-    def _paths(self, key, starts: dict, target: Target, progress: bool) -> Any:
-        """The results of every path, one path at a time; leaves [K, ...]."""
-        density_of = _one_at_a_time(target.logdensity_fn)
+    def paths(
+        self, key, starts: Mapping[str, Any], target: Target, progress: bool
+    ) -> "Paths":
+        """Paths from given places, one after the other.
 
-        def path(key, start, data):
-            flat, unravel = ravel_pytree(start)
+        Args:
+            key: Random key.
+            starts: Where they begin, unconstrained values by site, [K, ...].
+            target: The log density.
+            progress: Whether to show a bar.
+        """
 
-            def density_at(x):
-                return density_of(unravel(x), data)
-
-            (_, status), history = minimize_lbfgs(
-                lambda x: -density_at(x),
-                flat,
-                maxiter=self.max_steps,
-                maxcor=self.history,
-                maxls=30,
-                ftol=_LEAST_GAIN,
-            )
-            points = _Points.of(history, self.history)
-
-            def look(numbered):
-                point = points.at(numbered[0])
-                draws, log_q = point.drawn(numbered[1], self.num_draws)
-                log_weights = jax.lax.map(density_at, draws) - log_q
-                return jnp.mean(log_weights), draws, log_weights
-
-            number = min(_MOST_POINTS, self.max_steps)
-            places = jnp.linspace(1, status.iter_num, number).round().astype(int)
-            looks = jax.lax.map(look, (places, random.split(key, number)))
-            elbo = jnp.where(jnp.isfinite(looks[0]), looks[0], -jnp.inf)
-            best = jnp.argmax(elbo)
-            mean, covariance = points.at(places[best]).gaussian()
-            draws, log_weights = looks[1][best], looks[2][best]
-            return elbo[best], mean, covariance, jax.vmap(unravel)(draws), log_weights
+        def path(key, place, data):
+            return self._path(key, place, lambda x: target.logdensity_fn(x, data))
 
         made_of = ("path of pathfinder", self, *target.made_of)
+        starts = jax.device_get(dict(starts))
+        places = [{n: x[k] for n, x in starts.items()} for k in range(_rows_of(starts))]
         found = []
-        bar = progress_bar(self.num_paths, "paths", progress)
+        bar = progress_bar(len(places), "paths", progress)
         bar.set_postfix_str("compiling")
         try:
-            for number, key_path in enumerate(random.split(key, self.num_paths)):
-                start = {name: x[number] for name, x in starts.items()}
-                given = (key_path, start, target.data)
-                once = not target.is_expensive
-                result = call(path, made_of, *given, runs_once=once)
+            for key_path, place in zip(random.split(key, len(places)), places):
+                given = (path, made_of, key_path, place, target.data)
+                result = call(*given, runs_once=not target.is_expensive)
                 found.append(jax.device_get(result))
-                bar.set_postfix_str(f"ELBO {np.max(found[-1][0]):.1f}")
+                bar.set_postfix_str(f"ELBO {found[-1].elbo:.1f}")
                 bar.update(1)
         finally:
             bar.close()
         return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+    def _path(self, key, start: dict, logdensity_fn: Callable) -> "Paths":
+        """One of them, without K."""
+        flat, unravel = ravel_pytree(start)
+
+        def density_at(x):
+            return logdensity_fn(unravel(x))
+
+        (_, status), history = minimize_lbfgs(
+            lambda x: -density_at(x),
+            flat,
+            maxiter=self.max_steps,
+            maxcor=self.history,
+            maxls=30,
+            ftol=_LEAST_GAIN,
+        )
+        points = _Points.of(history, self.history)
+
+        def look(numbered):
+            point = points.at(numbered[0])
+            draws, log_q = point.drawn(numbered[1], self.num_draws)
+            log_weights = jax.lax.map(density_at, draws) - log_q
+            return jnp.mean(log_weights), draws, log_weights
+
+        number = min(_MOST_POINTS, self.max_steps)
+        places = jnp.linspace(1, status.iter_num, number).round().astype(int)
+        elbo, *of_points = jax.lax.map(look, (places, random.split(key, number)))
+        elbo = jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
+        best = jnp.argmax(elbo)
+        mean, covariance = points.at(places[best]).gaussian()
+        draws, log_weights = (x[best] for x in of_points)
+        log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+        draws = jax.vmap(unravel)(draws)
+        return Paths(elbo[best], mean, covariance, draws, log_weights)
+
+
+def _rows_of(values: Mapping[str, np.ndarray]) -> int:
+    """K of leaves [K, ...]."""
+    return len(next(iter(values.values())))
+
+
+class Paths(NamedTuple):
+    """What was found on each of K paths: the Gaussian of the highest ELBO.
+
+    Attributes:
+        elbo: Its ELBO, −inf if there is none, [K].
+        mean: Its mean, all values in a row, [K, D].
+        covariance: Its covariance, [K, D, D].
+        draws: Draws of it, by site, [K, S, ...].
+        log_weights: log p/q of these, −inf if it is not finite, [K, S].
+    """
+
+    elbo: Any
+    mean: Any
+    covariance: Any
+    draws: dict[str, Any]
+    log_weights: Any
+
+    def best(self) -> Joint | None:
+        """The Gaussian of the best path; None if there is none."""
+        if not np.any(self.elbo > -np.inf):
+            return None
+        number, of_one = (
+            np.argmax(self.elbo),
+            {n: x[0, 0] for n, x in self.draws.items()},
+        )
+        unravel = ravel_pytree(of_one)[1]
+        mean = jax.device_get(unravel(self.mean[number]))
+        return Joint(mean, self.covariance[number])
+
+    def ends(self, places: Mapping[str, Any], number: int) -> dict[str, np.ndarray]:
+        """Draws by site, [number, ...]: of each path in turn, the largest weight first.
+
+        Args:
+            places: What stands for draws of no finite log density, [number, ...].
+            number: Up to K S.
+        """
+        turns, of_path = np.divmod(np.arange(number), len(self.elbo))
+        order = np.argsort(-self.log_weights, axis=1)
+        rows = (of_path, order[of_path, turns])
+        is_finite = self.log_weights[rows] > -np.inf
+        found = {name: np.array(x) for name, x in places.items()}
+        for name, x in found.items():
+            x[is_finite] = self.draws[name][rows][is_finite]
+        return found
 
 
 class _Point(NamedTuple):
@@ -221,26 +280,6 @@ class _Points(NamedTuple):
         factors = lbfgs_inverse_hessian_factors(*pairs, alpha)
         # The optimiser descends: its gradients are those of −log p.
         return _Point(self.history.x[number], -self.history.g[number], alpha, *factors)
-
-
-def _one_at_a_time(logdensity_fn: Callable) -> Callable:
-    """The log density, which ``vmap`` evaluates one position after another.
-
-    BlackJAX evaluates all draws along a path at once: some thousand times the memory.
-    """
-
-    @jax.custom_vjp
-    def density_of(position, data):
-        return jax.custom_batching.sequential_vmap(logdensity_fn)(position, data)
-
-    def forward(position, data):
-        return jax.value_and_grad(logdensity_fn)(position, data)
-
-    def backward(slope, cotangent):
-        return jax.tree.map(lambda x: cotangent * x, slope), None
-
-    density_of.defvjp(forward, backward)
-    return density_of
 
 
 def _kept(key, log_weights: np.ndarray, number: int) -> np.ndarray:

@@ -78,8 +78,10 @@ def sample(
         init: A :class:`Fit` to start from, or ``(guide, params)`` of a guide of any
             kind (``AutoNormal`` and ``AutoMultivariateNormal`` of NumPyro among them),
             with the params or the whole result of NumPyro's ``SVI``. Or
-            ``svgp_ppl.mcmc.Pathfinder()``, which needs no guide. None starts at random
-            places. The last two freeze ``param`` sites at their initial values.
+            ``svgp_ppl.mcmc.Pathfinder()``, which needs no guide. None starts each chain
+            where a path of Pathfinder from a random place ends, or at that place where
+            no coordinates are sought (deep models, v integrated out, ``"whitened"``).
+            The last two freeze ``param`` sites at their initial values.
         coordinates: What the sampler moves; the draws are those of the same posterior.
             ``"collapsed"``: the hyperparameters alone, with v integrated out and drawn
             afterwards, where every likelihood is Gaussian. ``"fitted"``: coordinates in

@@ -1,5 +1,6 @@
 """Where chains start, and what they move: from a fit, from Pathfinder, from neither."""
 
+import math
 from typing import Any
 
 import jax
@@ -21,8 +22,9 @@ __all__ = ["Origin", "coordinates_to_try", "origin_of", "start_of"]
 Origin = Guide | Pathfinder | None
 
 _KNOWN = ("collapsed", "fitted", "whitened")
-# Of chains without a fit: Laplace's approximation is sought from what it finds.
-_ROUGH = Pathfinder(num_paths=2, num_draws=5)
+# Paths of chains without a fit, at least and at most, and draws on each at least: the
+# best Gaussian is only where Laplace's approximation is sought from.
+_LEAST_PATHS, _MOST_PATHS, _LEAST_DRAWS = 2, 8, 5
 
 
 def origin_of(init: Any) -> Origin:
@@ -128,10 +130,10 @@ def _computed(
         if not is_plain:
             return joint_start(key_joint, joint, positions, target, progress)
     else:
-        positions = target.initial_positions(key, num_chains)
-        found = None if is_plain else _found_start(key, positions, target, progress)
+        found = None if is_plain else _found_start(key, target, num_chains, progress)
         if found is not None:
             return found
+        positions = target.initial_positions(key, num_chains)
         if to_try == ("fitted",):
             raise ValueError(
                 'coordinates="fitted" needs a fit here (a deep model, many inducing '
@@ -140,21 +142,30 @@ def _computed(
     return Start(plain_coordinates(), target.data, jax.device_put(positions))
 
 
-def _found_start(key, positions: dict, target: Target, progress: bool) -> Start | None:
-    """Coordinates that Pathfinder finds, and the given positions in them.
+def _found_start(key, target: Target, num_chains: int, progress: bool) -> Start | None:
+    """Coordinates that Pathfinder finds, and where chains start in them.
+
+    Each chain starts where its own path ends, from a random place: a second mode shows
+    in R-hat.
 
     Returns:
         None where v has no sites or too many values, or there is no Gaussian near.
     """
-    size = sum(np.size(positions[name][0]) for name in target.whitened_names)
+    key_places, key_paths, key_joint = random.split(key, 3)
+    places = target.initial_positions(key_places, max(num_chains, _LEAST_PATHS))
+    places = jax.device_get(places)
+    size = sum(np.size(places[name][0]) for name in target.whitened_names)
     if not size or target.is_deep or not Curvature.is_affordable(target, size):
         return None
-    key_paths, key_joint = random.split(key)
-    try:
-        joint, _ = _ROUGH.approximate(key_paths, target, 1, progress)
-    except FloatingPointError:
+    num_paths = min(max(num_chains, _LEAST_PATHS), _MOST_PATHS)
+    num_draws = max(math.ceil(num_chains / num_paths), _LEAST_DRAWS)
+    finder = Pathfinder(num_paths, num_draws)
+    starts = {name: x[:num_paths] for name, x in places.items()}
+    paths = finder.paths(key_paths, starts, target, progress)
+    joint = paths.best()
+    if joint is None:
         return None
-    values = jax.device_get(positions)
+    values = paths.ends({n: x[:num_chains] for n, x in places.items()}, num_chains)
     return joint_start(key_joint, joint, values, target, progress, is_given=True)
 
 
