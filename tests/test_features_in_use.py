@@ -85,6 +85,31 @@ def test_update_wants_features_that_stay():
         gp.update(random.key(1), fit, X, Y, **EXACT)
 
 
+@pytest.mark.parametrize("moving", ["variance", "lengthscale", "level"])
+def test_update_wants_fourier_features_that_mean_the_same(moving):
+    """With another kernel or mean, the same u is another f."""
+
+    def model(x, y=None):
+        at = {"variance": 1.0, "lengthscale": 0.9, "level": 0.0}
+        at[moving] = numpyro.sample(moving, dist.Uniform(0.1, 2.0))
+        level = at.pop("level")
+        f = gp.sparse_gp(
+            "f", K.Matern52(**at), FEATURES["fourier"](),
+            mean=lambda x: jnp.full(len(x), level),
+        )  # fmt: skip
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.2), f(x), obs=y)
+
+    fit = fitted(model, X[:10], Y[:10])
+    with pytest.raises(
+        ValueError, match=rf"\['{moving}'\] free.*process\(es\) \['f'\]"
+    ):
+        gp.update(random.key(1), fit, X[10:], Y[10:], **EXACT)
+    still = {"freeze": {f"{moving}_auto_loc": np.inf}, **EXACT}
+    new = gp.update(random.key(1), fit, X[10:], Y[10:], **still)
+    assert new.params[f"{moving}_auto_loc"] == fit.params[f"{moving}_auto_loc"]
+
+
 @mostly_slopes
 def test_functions_have_the_law_of_the_latent(make):
     model = regression(make())

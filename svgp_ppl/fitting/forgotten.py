@@ -5,10 +5,13 @@ any kernel and mean. Weights w and offsets b may depend on other values θ. Of b
 means are a part: a value acts beside them if for random c, d
 
     ∂θ (cᵀb + dᵀw) ≠ ∂θ cᵀ Σ_t w_t m_t(x_t).
+
+Features that are no functionals of f, such as Fourier features, describe f − m by k_uu
+and k_uf: with another kernel or mean, the same u is another f.
 """
 
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +19,28 @@ from jax import random
 from jaxtyping import Array
 from numpyro.handlers import Messenger
 
-from svgp_ppl.handlers import is_layer, trace_of, traces_of
+from svgp_ppl.features import LinearFunctional, covariance
+from svgp_ppl.handlers import is_layer, is_point, trace_of, traces_of
 from svgp_ppl.latent import Latent
 from svgp_ppl.observations import is_latent, observe_sites
+from svgp_ppl.process import SparseGP
 
-__all__ = ["forgotten"]
+__all__ = ["Forgotten", "forgotten"]
 
 # Derivatives that should be equal are so to rounding.
 _TOLERANCE = 1e-3
+
+
+class Forgotten(NamedTuple):
+    """What an update would lose, by latent or ``param`` site that moves.
+
+    Attributes:
+        beside: Whether it acts beside the processes.
+        within: Whether features that are no functionals have another meaning with it.
+    """
+
+    beside: dict[str, Array]
+    within: dict[str, Array]
 
 
 def forgotten(
@@ -34,8 +51,8 @@ def forgotten(
     frozen: Set[str],
     args: tuple,
     kwargs: dict,
-) -> dict[str, Array]:
-    """Latent or ``param`` site -> whether it moves and acts beside the processes.
+) -> Forgotten:
+    """Which values move, and act beside the processes or on the meaning of their u.
 
     Args:
         key: Random key.
@@ -71,19 +88,21 @@ def forgotten(
         none = jax.tree.map(jnp.zeros_like, at)
         one = jax.tree.map(jnp.ones_like, at)
         moves = {name: back({**none, name: one[name]})[0] for name in at}
-    (total, of_means), pull = jax.vjp(sums, at)
-    one, none = jnp.ones_like(total), jnp.zeros_like(of_means)
-    (slopes,), (of_means,) = pull((one, none)), pull((none, one))
-    return {
-        n: _any(jnp.abs, moves[n]) & _any(_differ, slopes[n], of_means[n]) for n in at
-    }
+    pull = jax.vjp(sums, at)[1]
+    slopes, of_means, of_features = (pull(one)[0] for one in jnp.eye(3))
+    drawn = {n for n, site in of_guide.items() if n in at and not is_point(site["fn"])}
+    moving = {n: _any(jnp.abs, moves[n]) for n in at}
+    return Forgotten(
+        {n: moving[n] & _any(_differ, slopes[n], of_means[n]) for n in at},
+        {n: (moving[n] | (n in drawn)) & _any(jnp.abs, of_features[n]) for n in at},
+    )
 
 
-def _sums(sites: Mapping[str, dict], key) -> tuple[Array, Array]:
-    """cᵀb + dᵀw and cᵀ Σ_t w_t m_t(x_t), over all latents."""
+def _sums(sites: Mapping[str, dict], key) -> Array:
+    """cᵀb + dᵀw, cᵀ Σ_t w_t m_t(x_t), and what u means, over all latents; [3]."""
     latents: list[Latent] = [e.latent for e in observe_sites(dict(sites)).values()]
     latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
-    total = of_means = jnp.zeros(())
+    total = of_means = of_features = jnp.zeros(())
     for latent in latents:
         for terms, offset in zip(latent.terms, latent.offsets):
             key, own = random.split(key)
@@ -91,8 +110,18 @@ def _sums(sites: Mapping[str, dict], key) -> tuple[Array, Array]:
             total += jnp.sum(c * offset)
             for (view, p), weight in terms.items():
                 total += jnp.sum(d * weight)
-                of_means += jnp.sum(c * weight * view.process(view.x).offsets[p])
-    return total, of_means
+                mean = view.process(view.x).offsets[p]
+                of_means += jnp.sum(c * weight * mean)
+                if not isinstance(view.process.features, LinearFunctional):
+                    of_features += jnp.sum(c * mean) + _meaning(view.process, view.x, d)
+    return jnp.stack([total, of_means, of_features])
+
+
+def _meaning(process: SparseGP, x: LinearFunctional, d: Array) -> Array:
+    """k_uu and k_uf of the features of a process, in one number."""
+    rows = jnp.linspace(0.5, 1.5, len(process.features))
+    of_f = covariance(process.kernel, process.features, x)
+    return rows @ (process.scale_tril @ rows + of_f @ d)
 
 
 class _held_layers(Messenger):

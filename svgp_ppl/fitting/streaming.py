@@ -66,7 +66,8 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     warning. Write ``mean=lambda x: jnp.full(len(x), b)``, or freeze them.
 
     Inducing features that are not functionals of f, such as ``features.Fourier``, must
-    stay the same: their values must not contain arrays.
+    stay the same: their values must not contain arrays, and with another kernel or mean
+    they would stand for another f. Freeze what these depend on.
 
     Args:
         key: Random key.
@@ -82,8 +83,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
 
     Raises:
         ValueError: The fit has no model (``Fit.load(path, guide, model)``), or a
-            process whose q(v) is shared with others, a mixture or a point; ``init`` is
-            among the options; or ``gp.fit`` refuses the arguments.
+            process whose q(v) is shared with others, a mixture or a point; the kernel
+            or mean of features that are not functionals moves; ``init`` is among the
+            options; or ``gp.fit`` refuses the arguments.
 
     Example:
         >>> import svgp_ppl as gp
@@ -155,11 +157,12 @@ def _seen_by(
     made_of = ("what a fit has seen", model, guide, static, frozen)
     of_all = call(of_fit, made_of, key, params, arrays, runs_once=True)
     found, lost = jax.device_get(of_all)
+    _require_same_meaning(found, lost.within, params)
     seen = {
         name: _Seen(sites_of(loc, cov, {name: prior}, _LEAST_PRECISION)[name], z)
         for name, ((loc, cov), prior, z) in found.items()
     }
-    return seen, sorted(name for name, is_lost in lost.items() if is_lost)
+    return seen, sorted(name for name, is_lost in lost.beside.items() if is_lost)
 
 
 def _require_gaussian(name: str, site: dict) -> None:
@@ -186,6 +189,23 @@ def _require_known_features(name: str, features: Any) -> None:
         f"{type(features).__name__}, only k_uu and k_uf are known, and they may have "
         "moved, since they are no pytree without arrays. Use a LinearFunctional "
         "(Points, Derivative, Integral) or Fourier, or features of that kind."
+    )
+
+
+def _require_same_meaning(
+    found: Mapping[str, tuple], within: Mapping[str, Any], params: Mapping[str, Any]
+) -> None:
+    """Refuse a moving kernel or mean of features that mean something only with it."""
+    names = sorted(name for name, is_moving in within.items() if is_moving)
+    if not names:
+        return
+    own = [n for n, (_, _, z) in found.items() if not isinstance(z, LinearFunctional)]
+    raise ValueError(
+        f"update cannot go on with {names} free: with another kernel or mean, the "
+        f"features of the process(es) {own}, which are not functionals of f, stand for "
+        "another f than the one that was learnt. Freeze what has been learnt, "
+        f"freeze={{parameter: np.inf}}, with names of {sorted(params)}; or take "
+        "inducing inputs."
     )
 
 
