@@ -9,8 +9,10 @@ import numpyro
 import optax
 import pytest
 from numpyro import handlers
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import svgp_ppl as gp
+from svgp_ppl.fitting.streaming import _seen_by
 from tests.models import (
     GAUSSIAN_X,
     GAUSSIAN_Y,
@@ -172,6 +174,27 @@ def test_what_is_forgotten_is_named(latent, freeze, names):
     found = [str(w.message) for w in caught if "update forgets" in str(w.message)]
     assert len(found) == bool(names)
     assert not names or f"said about {names}: the latent" in found[0]
+
+
+@pytest.mark.parametrize("rest", [AutoNormal, AutoMultivariateNormal])
+def test_what_was_learnt_is_at_the_centre_of_the_hyperparameters(rest):
+    """With a draw of them in its place, it would be another for every key."""
+
+    def model(x, y=None):
+        lengthscale = numpyro.sample("lengthscale", numpyro.distributions.LogNormal())
+        f = process(gp.kernels.RBF(1.3, lengthscale))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x), obs=y)
+
+    guide = gp.AutoGaussian(model, rest=rest)
+    fitted = gp.fit(
+        jax.random.key(0), model, guide, *rows(FIRST), num_steps=2, progress=False
+    )
+    seen = [
+        _seen_by(jax.random.key(n), fitted, frozenset(), rows(SECOND), {})[0]
+        for n in (1, 2)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *seen)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax import random
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIRunResult
 
-__all__ = ["Guide", "as_guide", "guide_and_params"]
+from svgp_ppl.handlers import trace_of
+
+__all__ = ["Guide", "as_guide", "centre_of", "guide_and_params"]
+
+# Draws of a guide that determine its centre; all are equal for point estimates.
+_NUM_DRAWS = 64
 
 
 class Guide(NamedTuple):
@@ -57,3 +65,16 @@ def guide_and_params(given: Any, name: str) -> Guide:
         f"{name} must be what gp.fit returns, or (guide, params) with the params of "
         f"numpyro's SVI, and is a {type(given).__name__}.{advice}"
     )
+
+
+def centre_of(
+    key, guide: Callable, params: Mapping[str, Any], args: tuple, kwargs: dict
+) -> dict[str, jax.Array]:
+    """θ̂, the mean of draws of every latent site of a guide that has been set up."""
+
+    def draw(key):
+        sites = trace_of(guide, args, kwargs, key=key, values=params)
+        return {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+
+    draws = jax.vmap(draw)(random.split(key, _NUM_DRAWS))
+    return {name: jnp.mean(values, axis=0) for name, values in draws.items()}

@@ -27,7 +27,7 @@ from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
 from numpyro.infer.initialization import init_to_value
 
 from svgp_ppl.guides.blocks import as_blocks, groups_of, require_processes
-from svgp_ppl.guides.fitted import guide_and_params
+from svgp_ppl.guides.fitted import centre_of, guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide, Shapes, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.observations import is_latent
@@ -39,8 +39,6 @@ __all__ = ["AutoSites", "gaussians_of", "prior_of"]
 
 # H of every site at the start, if there is no fit: weak, and not a stationary point.
 _START = 0.1
-# Draws of a guide that determine its centre; all are equal for point estimates.
-_NUM_DRAWS = 64
 
 
 class AutoSites(ProcessGuide):
@@ -276,17 +274,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
 
     def at_fit(key, params, arrays):
         args, kwargs = combine(arrays)
-
-        def draw(key):
-            sites = trace_of(guide, args, kwargs, key=key, values=params)
-            return {
-                name: site["value"]
-                for name, site in sites.items()
-                if site["type"] == "sample"
-            }
-
-        draws = jax.vmap(draw)(random.split(key, _NUM_DRAWS))
-        centre = {name: jnp.mean(values, axis=0) for name, values in draws.items()}
+        centre = centre_of(key, guide, params, args, kwargs)
         of_guide = trace_of(guide, args, kwargs, key=key, values=params | centre)
         of_model = trace_of(model, args, kwargs, key=key, values=params | centre)
         for name, site in of_model.items():
