@@ -391,6 +391,15 @@ def test_subsample_is_refused():
         draw_one(model=model)
 
 
+def test_a_model_of_minibatches_has_functions_at_any_rows():
+    def batched(x):
+        f = gp.sparse_gp("f", KERNEL, Z)
+        with numpyro.plate("data", 1000, subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x))
+
+    np.testing.assert_allclose(draw_one(model=batched)["y"], draw_one()["y"])
+
+
 def test_draws_that_are_not_finite_are_reported():
     with pytest.raises(
         ValueError, match=r"1 of 2 draws of site 'f' are NaN or infinite"

@@ -245,14 +245,9 @@ class PosteriorModel:
 
     @property
     def most_inducing(self) -> int:
-        """The largest number of inducing inputs of a process.
-
-        Raises:
-            ValueError: A plate takes different rows in every run.
-        """
+        """The largest number of inducing inputs of a process."""
 
         def facts(sites):
-            require_all_rows(sites)
             inducing = filter(is_inducing, sites.values())
             return max((site["fn"].event_shape[-1] for site in inducing), default=0)
 
