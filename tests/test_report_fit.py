@@ -371,6 +371,29 @@ def test_many_rows_are_represented_by_some():
     assert "; 1500 rows; " in found.summary  # each has a value of its own
 
 
+@pytest.mark.parametrize("num_others", [60, 1000])
+def test_rows_of_a_site_that_are_all_seen_stand_for_themselves(num_others):
+    """Of 4000 rows a thousand are seen, and of the other site all."""
+    rng = np.random.default_rng(1)
+    sizes = 4000, num_others
+    xs = [rng.uniform(0.0, 6.0, (size, 1)) for size in sizes]
+    z = grid(0.0, 6.0, 5)
+
+    def two_sites(*xs):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), z)
+        for i, x in enumerate(xs):
+            with numpyro.plate(f"data {i}", len(x)):
+                gaussian = gp.likelihoods.Gaussian(0.5)
+                gp.observe(f"y{i}", gaussian, f(x), obs=jnp.sin(x[:, 0]))
+
+    q = {"auto_f_loc": np.zeros(5), "auto_f_scale_tril": np.eye(5)}
+    fit = made(two_sites, gp.AutoGaussian, q, *xs)
+    for name, size in zip(("y0", "y1"), sizes):
+        site = fitted_of(fit, *xs).facts.sites[name]
+        np.testing.assert_allclose(np.sum(site.curvature), size / 0.5**2)
+        np.testing.assert_allclose(site.stands_for * len(site.counts), size)
+
+
 def test_layers_of_a_deep_model():
     def deep(x, y=None):
         inner = gp.sparse_gp("inner", gp.kernels.RBF(1.0, 1.0), grid(0.0, 2.0, 4))

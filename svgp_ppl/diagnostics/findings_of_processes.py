@@ -1,7 +1,7 @@
 """What is wrong with z, M or the kernels of a fit: one function per fault."""
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
 from svgp_ppl.diagnostics.fitted import Facts, Inputs
@@ -78,7 +78,7 @@ def open_residuals(facts: Facts) -> list[Finding]:
     for name, site in facts.sites.items():
         rows = site.counts
         nats = 0.5 * np.sum(site.curvature[rows] * site.unexplained[rows])
-        nats, number = float(nats), _num_data(facts, rows)
+        nats, number = float(nats), float(np.sum(rows) * site.stands_for)
         if nats <= max(_NATS, _MOST_OPEN * number):
             continue
         parts = {
@@ -174,12 +174,6 @@ def extreme_lengthscales(facts: Facts) -> list[Finding]:
 
 
 # ------------------------------------------------------------------------------- parts
-
-
-def _num_data(facts: Facts, counts: Bool[np.ndarray, " N"]) -> float:
-    """Number of data of a site, including those that were not examined."""
-    seen, of = facts.num_rows
-    return float(np.sum(counts) * (of / seen if seen else 1.0))
 
 
 def _used(facts: Facts, name: str, process: str, number: int) -> np.ndarray:

@@ -47,6 +47,7 @@ class Site(NamedTuple):
         unexplained: Covariance of the latent given v, [N, Q, Q].
         moments: Mean and standard deviation of y less the offset of the latent; NaN
             unless y and the latent are single real numbers.
+        stands_for: Number of data that a row stands for, 1 unless only some are seen.
     """
 
     counts: Any
@@ -54,6 +55,7 @@ class Site(NamedTuple):
     curvature: Any
     unexplained: Any
     moments: tuple[Any, Any]
+    stands_for: Any
 
 
 class Moments(NamedTuple):

@@ -123,7 +123,11 @@ class _Assessment:
 
     def _take_some(self, fit: Fit, model: Callable, args: tuple, kwargs: dict) -> None:
         """Keep only some rows, unless the model insists on all of them."""
-        some = Minibatches(args, kwargs, _MOST_ROWS, _SEED)
+        leaves = [x for x in jax.tree.leaves((args, kwargs)) if is_array(x)]
+        lengths = {len(x) for x in leaves if np.ndim(x)}
+        # Another number than that of other arrays, whose rows are all seen.
+        size = next(n for n in range(_MOST_ROWS, 0, -1) if n not in lengths)
+        some = Minibatches(args, kwargs, size, _SEED)
         # A plate of all data gets these rows, any other plate all of its own.
         of_some = all_rows(first_rows(model, self.num_rows))
 
@@ -135,7 +139,7 @@ class _Assessment:
             look(run, *some.first(), random.key(_SEED), self.params)
         except ValueError:
             return
-        self.rows, self.num_seen, self.model = some, _MOST_ROWS, of_some
+        self.rows, self.num_seen, self.model = some, size, of_some
         self.guide = all_rows(first_rows(fit.guide, self.num_rows))
 
     def traces(self, key, params, arrays) -> tuple[dict, dict]:
@@ -183,7 +187,7 @@ class _Assessment:
         observed = observe_sites(model_trace).values()
         return Facts(
             num_rows=(self.num_seen, self.num_rows),
-            sites=observations_of(model_trace, self._scale(model_trace)),
+            sites=observations_of(model_trace, self.num_seen, self.num_rows),
             inputs=inputs_of(model_trace),
             moments=moments_of(model_trace),
             is_deep=is_deep,
@@ -193,13 +197,6 @@ class _Assessment:
             log_weights=log_weights,
             cdf=_cdf(model_trace),
         )
-
-    def _scale(self, model_trace: dict) -> float:
-        """How many data one row stands for, unless a plate of the model scales it."""
-        sizes = [s["args"][0] for s in model_trace.values() if s["type"] == "plate"]
-        if self.num_seen == self.num_rows or self.num_rows in sizes:
-            return 1.0
-        return self.num_rows / self.num_seen
 
     def _weights_of_everything(self) -> tuple[np.ndarray, dict]:
         """log p(y, v, θ) − log q(v, θ) of draws of the guide, and θ in its prior."""

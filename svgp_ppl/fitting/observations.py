@@ -39,11 +39,24 @@ _DRAWS_AT_A_TIME = 25
 _NODES = {2: 5, 3: 3}  # per component
 
 
-def observations_of(model_trace: dict[str, dict], scale: float) -> dict[str, Site]:
-    """Derivatives of E at every ``observe`` site, times ``scale``."""
+def observations_of(
+    model_trace: dict[str, dict], num_seen: int, num_rows: int
+) -> dict[str, Site]:
+    """Derivatives of E at every ``observe`` site, for all data.
+
+    Args:
+        model_trace: A trace of the model.
+        num_seen: Rows of a site of which only some are examined.
+        num_rows: Number of all of its rows.
+    """
     found = {}
     for name, expected in observe_sites(model_trace).items():
         site, marginal = model_trace[name], expected.marginal()
+        is_part = expected.latent.num_data == num_seen
+        stands_for = num_rows / num_seen if is_part and num_seen else 1.0
+        plates = [model_trace.get(frame.name) for frame in site["cond_indep_stack"]]
+        is_scaled = any(plate and plate["args"][0] == num_rows for plate in plates)
+        scale = 1.0 if is_scaled else stands_for
         value = _expectation_of(expected, site)
         covariance = _covariance(marginal)
         slopes = jax.grad(value, (1, 2))(marginal, marginal.mean, covariance)
@@ -57,6 +70,7 @@ def observations_of(model_trace: dict[str, dict], scale: float) -> dict[str, Sit
             curvature=-(slope + jnp.swapaxes(slope, -1, -2)),
             unexplained=expected.latent.at_inducing_mean().covariance,
             moments=_moments_of_data(expected, site["value"], mask),
+            stands_for=stands_for,
         )
     return found
 
