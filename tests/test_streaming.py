@@ -176,6 +176,20 @@ def test_what_is_forgotten_is_named(latent, freeze, names):
     assert not names or f"said about {names}: the latent" in found[0]
 
 
+def test_what_stands_for_earlier_data_says_so(tmp_path):
+    """A fit would forget them, and a report on the new data would not know them."""
+    fitted = continued(first_fit())
+    fitted.save(tmp_path / "fit.npz")
+    fitted = gp.Fit.load(tmp_path / "fit.npz", fitted.guide, gaussian_model)
+    assert fitted.has_earlier_data and not first_fit().has_earlier_data
+    with pytest.raises(ValueError, match="would forget the earlier data"):
+        gp.fit(
+            jax.random.key(1), gaussian_model, fitted.guide, *rows(SECOND), init=fitted
+        )
+    found = gp.diagnostics.report(fitted, *rows(SECOND))
+    assert "below the best" not in str(found) and "k-hat" not in str(found)
+
+
 @pytest.mark.parametrize("rest", [AutoNormal, AutoMultivariateNormal])
 def test_what_was_learnt_is_at_the_centre_of_the_hyperparameters(rest):
     """With a draw of them in its place, it would be another for every key."""

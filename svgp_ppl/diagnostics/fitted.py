@@ -86,7 +86,8 @@ class Facts(NamedTuple):
         is_point: Whether all sites that are not processes are points in the guide.
         only_q: Whether q(v) has the only parameters.
         log_weights: log p(y, v, θ) − log q(v, θ) of draws of the guide, [S]; empty if
-            only some rows were seen, or layers are drawn.
+            only some rows were seen, layers are drawn, or the fit stands for earlier
+            data.
         cdf: Prior probability of a smaller value, by site and kind of support
             ("positive", "interval"); means over draws where θ is drawn.
     """

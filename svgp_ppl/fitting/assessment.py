@@ -108,6 +108,7 @@ class _Assessment:
 
     def __init__(self, fit: Fit, model: Callable, args: tuple, kwargs: dict):
         self.params = dict(fit.params)
+        self.has_earlier_data = fit.has_earlier_data
         self.rows: Whole | Minibatches = Whole(args, kwargs)
         require_valid_rows(model, self.rows, random.key(_SEED))
         self.model, self.guide = all_rows(model), all_rows(fit.guide)
@@ -160,10 +161,15 @@ class _Assessment:
         run = (self.params, self.arrays, random.key(_SEED))
         facts = call(of_traces, made_of, *run, runs_once=True)
         facts = jax.tree.map(_on_the_host, facts)
+        if self.has_earlier_data:
+            # The model does not know them: the best q(v) and k-hat would be others.
+            unknown = dict.fromkeys(facts.moments)
+            facts = facts._replace(moments=unknown, log_weights=facts.log_weights[:0])
         if facts.is_point:
             return facts
         log_weights, cdf = self._weights_of_everything()
-        if facts.is_deep or self.num_seen < self.num_rows:
+        is_part = self.num_seen < self.num_rows
+        if facts.is_deep or is_part or self.has_earlier_data:
             log_weights = log_weights[:0]
         return facts._replace(log_weights=log_weights, cdf=cdf)
 

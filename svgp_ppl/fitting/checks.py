@@ -45,11 +45,13 @@ class Facts(NamedTuple):
         num_data: Number of observed data, including those that a subsample stands for.
         random_parts: Parts of the bound that draw random numbers, in words.
         input_columns: Columns of the tables that each process is called with.
+        has_earlier_data: Whether the model stands for data that are not passed.
     """
 
     num_data: float
     random_parts: list[str]
     input_columns: dict[str, list[list[str]]]
+    has_earlier_data: bool
 
 
 def facts_of(steps: Steps, start: Start, key) -> Facts:
@@ -70,9 +72,16 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             require_batch_plate(model_trace, *sizes)
             require_shared_latents(model_trace)
         parts = _random_parts(steps.loss, model_trace, guide_trace)
-        return Facts(_num_observed(model_trace), parts, columns_of(model_trace))
+        has_earlier_data = any(map(_is_memory, model_trace.values()))
+        found = _num_observed(model_trace), parts, columns_of(model_trace)
+        return Facts(*found, has_earlier_data)
 
     return inspected(facts, key, start.params)
+
+
+def _is_memory(site: dict) -> bool:
+    """Whether a site is what a fit has learnt of earlier data (``update``)."""
+    return site["type"] == "sample" and "memory" in site["infer"]
 
 
 def require_shared_latents(model_trace: dict[str, dict]) -> None:

@@ -124,7 +124,7 @@ def fit(
             reparameterised, the optimiser cannot use a random bound, the model's plate
             does not scale minibatches, a site is mutable, ``init`` is of another model,
             guide or optimiser, or the checkpoint cannot be written, or is that of
-            another fit.
+            another fit; or ``init`` stands for earlier data.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
@@ -184,6 +184,13 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
     if init is None:
         return None, None
     if isinstance(init, Fit):
+        if init.has_earlier_data:
+            raise ValueError(
+                "init= is what gp.update returned, and fit would forget the earlier "
+                "data that it stands for. For more steps call gp.update(key, earlier "
+                "fit, x_new, y_new, num_steps=...) again; to start from its "
+                "parameters, with all data, write init=(fit.guide, fit.params)."
+            )
         return init, None
     return None, guide_and_params(init, "init").params
 
@@ -331,6 +338,7 @@ class _Run:
             model=self.steps.given_model,
             inducing_origin=self.origin,
             input_columns=self.facts.input_columns,
+            has_earlier_data=self.facts.has_earlier_data,
         )
 
     def to_the_end(

@@ -38,6 +38,8 @@ class Fit:
         model: The model that was fitted; None where it is not known, after ``load``.
         inducing_origin: Digests of the arguments that the model computes z from.
         input_columns: Columns of the tables that each process is called with.
+        has_earlier_data: Whether it stands for data that are not among its arguments,
+            as what ``update`` returns does.
 
     Example:
         >>> fitted.losses.shape, sorted(fitted.params)
@@ -56,6 +58,7 @@ class Fit:
     model: Callable | None = None
     inducing_origin: Mapping[str, str] = field(default_factory=dict)
     input_columns: Mapping[str, list[list[str]]] = field(default_factory=dict)
+    has_earlier_data: bool = False
 
     def __repr__(self) -> str:
         losses = np.asarray(self.losses, np.float64)
@@ -151,6 +154,7 @@ _RECORDED = (
     "compile_seconds",
     "seconds",
     "unfreeze_at",
+    "has_earlier_data",
 )
 _OF_ARGUMENTS = ("inducing_origin", "input_columns")
 

@@ -237,7 +237,9 @@ def _with_seen(model: Callable, seen: Mapping[str, _Seen]) -> Callable:
         with found:
             result = model(*args, **kwargs)
         for name, process in found.by_name.items():
-            numpyro.factor(f"{name}_seen", _expectation(seen[name], process))
+            factor = dist.Unit(_expectation(seen[name], process))
+            infer = {"is_auxiliary": True, "memory": True}
+            numpyro.sample(f"{name}_seen", factor, obs=jnp.zeros(0), infer=infer)
         return result
 
     return run
