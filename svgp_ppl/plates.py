@@ -125,10 +125,18 @@ def require_fitting_plates(name: str, num_data: int) -> None:
             )
 
 
-def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> None:
-    """Raise unless a plate of the model scales a batch of ``rows`` up to ``size`` data.
+def require_batch_plate(
+    model_trace: dict[str, dict], size: int, rows: int, others: Set[int] = frozenset()
+) -> None:
+    """Raise unless plates of the model scale a batch of ``rows`` up to ``size`` data.
 
-    Without one, a batch would count as all the data.
+    Without one, a batch would count as all the data; a site outside of it, as ``rows``.
+
+    Args:
+        model_trace: A trace of the model with a batch.
+        size: Number of all rows.
+        rows: Number of those in a batch.
+        others: Lengths of arrays that are passed whole.
     """
     plates = {
         name: tuple(site["args"])
@@ -148,6 +156,18 @@ def require_batch_plate(model_trace: dict[str, dict], size: int, rows: int) -> N
             "(the number of all rows may be an argument of the model). Its plates are: "
             f"{found or 'none'}."
         )
+    for name, site in model_trace.items():
+        is_data = site["type"] == "sample" and site["is_observed"]
+        is_batch = rows < size and rows not in others
+        if not (is_data and is_batch and site["scale"] is None):
+            continue
+        if site["fn"].batch_shape[-1:] == (rows,):
+            raise ValueError(
+                f"site '{name}' has {rows} rows of a batch, which would count as all "
+                f"of {size}: put it in a plate that says so, "
+                f'numpyro.plate("data", {size}, subsample_size=len(x)), as the other '
+                "sites. (If they are no part of a batch, choose another batch_size.)"
+            )
 
 
 def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:

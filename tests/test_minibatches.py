@@ -210,6 +210,26 @@ def test_a_model_without_the_scale_is_refused():
         fit(model=forgetful)
 
 
+def test_a_second_site_without_the_scale_is_refused():
+    def two(x, y=None, others=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(Z))
+        with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+        with numpyro.plate("rows", len(x)):
+            gp.observe("again", gp.likelihoods.Poisson(), f(x + 1.0), obs=y)
+
+    def of_its_own(x, y=None, others=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(Z))
+        with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+        gp.observe("other", gp.likelihoods.Gaussian(1.0), f(x[:20] + 1.0), obs=others)
+
+    others = np.zeros(20)  # as many as in a batch
+    with pytest.raises(ValueError, match="site 'again' has 20 rows of a batch"):
+        fit(model=two)
+    assert len(fit(model=of_its_own, others=others, num_steps=1).losses) == 1
+
+
 def test_latents_of_single_data_go_by_row_numbers():
     def each(x, y=None, row=None, num_data=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(0.1, 1.0), Z)

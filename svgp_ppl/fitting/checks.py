@@ -69,7 +69,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):
             sizes = steps.data.num_rows, steps.data.batch_size
-            require_batch_plate(model_trace, *sizes)
+            require_batch_plate(model_trace, *sizes, steps.data.lengths_of_others)
             require_shared_latents(model_trace)
         parts = _random_parts(steps.loss, model_trace, guide_trace)
         has_earlier_data = any(map(_is_memory, model_trace.values()))

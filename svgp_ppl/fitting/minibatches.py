@@ -110,6 +110,12 @@ class Minibatches:
         """Leaf -> the array whose rows it is given."""
         return with_rows(self._leaves)
 
+    @property
+    def lengths_of_others(self) -> set[int]:
+        """Lengths of the arrays that the model is given whole."""
+        others = [x for i, x in enumerate(self._leaves) if i not in self._cut]
+        return {len(x) for x in others if is_array(x) and np.ndim(x)}
+
     @cached_property
     def _spread(self) -> dict[int, jax.Array]:
         """Those of them that are on several devices: their rows are taken there."""
