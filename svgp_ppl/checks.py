@@ -20,6 +20,7 @@ __all__ = [
     "InvalidRow",
     "checked_inputs",
     "data_array",
+    "in_full",
     "in_words",
     "is_concrete",
     "is_real",
@@ -109,6 +110,21 @@ def _require_representable(array, what: str) -> None:
                 f"{what} hold the number {max(ends, key=abs)}, which has no place in "
                 f"{dtype}. Write numpyro.enable_x64() before anything else."
             )
+
+
+def in_full(value, precision) -> Any:
+    """Numbers that formulas of distributions can count with, an array of JAX.
+
+    Integers have a sign and all bits: y + 1 is 0 for the largest ``uint8``, -y is
+    256 - y, and logarithms of ``int32`` are ``float32``. Other numbers have at least
+    the precision of the latent.
+    """
+    array: Any = jnp.asarray(value)
+    is_float = jnp.issubdtype(array.dtype, jnp.floating)
+    whole = jnp.result_type(int)
+    if is_float or (array.dtype.kind == "u" and array.dtype.itemsize >= whole.itemsize):
+        return array.astype(jnp.promote_types(array.dtype, precision))
+    return array.astype(whole)
 
 
 def is_real(array) -> bool:

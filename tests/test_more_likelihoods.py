@@ -323,6 +323,14 @@ X = np.linspace(0.0, 2.0, 6)[:, None]
 Y = {"grade": COUNTS[:6] % 4, "time": POSITIVE[:6], "wins": COUNTS[:6]}
 
 
+def test_trials_of_few_bits_can_be_drawn():
+    trials, f = np.array([200, 3], np.uint8), jnp.zeros(2)
+    drawn = lk.Binomial(trials)(f).sample(random.key(0))
+    np.testing.assert_array_equal(
+        drawn, lk.Binomial(trials.astype(int))(f).sample(random.key(0))
+    )
+
+
 def test_a_model_is_fitted_and_predicted():
     """Cutpoints and shapes as sites; censored data in the fit, none in predictions."""
     late = np.arange(6) > 3

@@ -595,6 +595,29 @@ def test_integers_of_few_bits_are_subtracted(of, dtype):
     np.testing.assert_allclose((offset - f).mean, numbers - f.mean)
 
 
+@both_precisions
+@pytest.mark.parametrize(
+    ("make", "y", "dtypes"),
+    [
+        (dist.Geometric, [3, 255], ["uint8", "uint16", "uint32"]),  # has -y
+        (dist.Geometric, [0, 1], ["bool"]),
+        (lambda _, logits: dist.Binomial(300, logits=logits), [3, 255], ["uint8"]),
+        (lambda _, logits: dist.Binomial(300, logits=logits), [3, 127], ["int8"]),
+        (lambda _, logits: dist.LogNormal(logits, 1.0), [3.0, 255.0], ["float16"]),
+        (lambda _, logits: dist.Gumbel(logits, 1.0), [3.0, -7.0], ["float32"]),
+    ],
+)
+def test_data_of_few_bits_count_for_what_they_are(precision, make, y, dtypes):
+    """y + 1 and -y of them wrap in the formulas of distributions."""
+    with numpyro.handlers.seed(rng_seed=0):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())(COUNTS_X[:2])
+    expected = gp.Expected(lambda f: make(None, logits=f), f)
+    for dtype in dtypes:
+        few, full = np.array(y, dtype), np.array(y, float)
+        for log_p in (expected.log_prob, expected.log_predictive):
+            np.testing.assert_allclose(log_p(few), log_p(full), rtol=1e-6)
+
+
 def test_two_threads_may_fit():
     from concurrent.futures import ThreadPoolExecutor
 

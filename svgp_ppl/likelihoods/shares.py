@@ -1,6 +1,7 @@
 """Likelihoods with mean total · σ(f): successes in a number of trials, and shares."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import betaln, gammaln
 from jaxtyping import Array
 
-from svgp_ppl.checks import is_concrete, require_positive
+from svgp_ppl.checks import in_full, is_concrete, require_positive
 from svgp_ppl.expectations import (
     closed_form_expectation,
     is_log_concave,
@@ -61,6 +62,12 @@ class _Successes(dist.BinomialLogits):
     @property
     def support(self):
         return _UpTo(self.total_count)
+
+    def sample(self, key: Any, sample_shape=()):
+        """Draws, whatever kind of integers the numbers of trials are."""
+        f = jnp.asarray(self.logits)
+        whole = dist.BinomialLogits(f, in_full(self.total_count, f.dtype))
+        return whole.sample(key, sample_shape)
 
     def log_prob(self, value, intermediates=None):
         """Smooth in f, where NumPyro's form has no curvature at f = 0."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from svgp_ppl.checks import (
     InvalidRow,
     data_array,
+    in_full,
     in_words,
     is_concrete,
     require_finite,
@@ -166,7 +167,7 @@ class Expected(dist.Distribution):
 
         Labels that are not integers, such as 0.5, reach this only if traced: NaN.
         """
-        p, y = self.likelihood, jnp.asarray(value)
+        p, y = self.likelihood, in_full(value, marginal.mean.dtype)
         if self.entries is not None:
             p = KnownEntries(p, self.entries)
         if not _has_classes(self.support) or jnp.issubdtype(y.dtype, jnp.integer):
