@@ -299,3 +299,39 @@ def test_what_is_known_without_moments_and_what_is_not():
         words = r"site 'y' is not known: .* a TransformedDistribution, .*sample\(key\)"
         with pytest.raises(ValueError, match=words):
             getattr(at_new, moment)
+
+
+def mixture_of_angles(f):
+    weights = dist.Categorical(jnp.array([0.3, 0.7]))
+    angles = dist.VonMises(jnp.stack([f, f], axis=-1), 3.0)
+    return dist.MixtureSameFamily(weights, angles)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [lambda f: dist.VonMises(f, 3.0), mixture_of_angles]
+)
+def test_the_direction_of_an_angle_is_no_mean(likelihood):
+    """NumPyro has a direction in (−π, π], and a variance below 1."""
+    at_new = predicted(likelihood, means=np.array([3.1, 0.0, -3.1]))
+    with pytest.raises(ValueError, match="those of an angle"):
+        _ = at_new.mean
+
+
+@pytest.mark.parametrize("in_a_table", [False, True])
+def test_labels_of_ones_own_have_the_moments_of_their_numbers(in_a_table):
+    """Those of NumPyro's categorical distributions are NaN."""
+    cutpoints = np.array([-1.0, 0.2, 1.5])
+
+    def likelihood(f):
+        if in_a_table:
+            of_row = dist.OrderedLogistic(f[..., None], jnp.asarray(cutpoints))
+            return of_row.mask(True).to_event(1)
+        return dist.OrderedLogistic(f, jnp.asarray(cutpoints))
+
+    at_new = predicted(likelihood)
+    e = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None, None]
+    above = np.mean(expit(MEANS[:, None] + 0.6 * e - cutpoints), axis=0)  # P(y > k)
+    mean = above.sum(axis=1)
+    variance = (above * np.array([1, 3, 5])).sum(axis=1) - mean**2
+    np.testing.assert_allclose(np.ravel(at_new.mean), mean, atol=1e-4)
+    np.testing.assert_allclose(np.ravel(at_new.variance), variance, atol=2e-4)

@@ -107,13 +107,39 @@ def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array,
 
     Var y = E[ Var(y|f) + (E(y|f) − E y)² ], a sum of what is not negative.
     """
-    mean = marginal.average(average(lambda f: likelihood(f).mean, marginal))
+
+    def mean_given(f):
+        return _moments(likelihood(f))[0]
+
+    mean = marginal.average(average(mean_given, marginal))
 
     def about_the_mean(f):
-        given = likelihood(f)
-        return given.variance + jnp.square(given.mean - mean)
+        of_f, variance = _moments(likelihood(f))
+        return variance + jnp.square(of_f - mean)
 
     return mean, marginal.average(average(about_the_mean, marginal))
+
+
+def _moments(given: Any) -> tuple[Any, Any]:
+    """E(y|f) and Var(y|f); of the number of a class, for which NumPyro has NaN.
+
+    Raises:
+        NotImplementedError: They are not known, as those of an angle, for which NumPyro
+            has the direction and a measure of spread between 0 and 1.
+    """
+    inner = given
+    while isinstance(inner, dist.Independent | dist.MaskedDistribution):
+        inner = inner.base_dist
+    if isinstance(inner, dist.CategoricalProbs | dist.CategoricalLogits):
+        probs = jnp.asarray(inner.probs)
+        labels = jnp.arange(probs.shape[-1], dtype=probs.dtype)
+        mean = jnp.sum(probs * labels, axis=-1)
+        squares = jnp.square(labels - mean[..., None])
+        return mean, jnp.sum(probs * squares, axis=-1)
+    support = getattr(given.support, "base_constraint", given.support)
+    if support is dist.constraints.circular:
+        raise NotImplementedError
+    return given.mean, given.variance
 
 
 def _of_normals(likelihood, y, marginal: Marginal) -> Callable:

@@ -102,9 +102,9 @@ class Prediction:
         if value is None:
             raise ValueError(
                 f"the {moment} of site '{self._name}' is not known: its likelihood, "
-                f"{self._called}, has no mean or no variance in NumPyro. Take it of "
-                "draws, .sample(key) or gp.posterior_predictive(...); .quantile and "
-                ".interval need no moments."
+                f"{self._called}, has no mean or no variance in NumPyro, or those of "
+                "an angle, which are other numbers. Take it of draws, .sample(key) or "
+                "gp.posterior_predictive(...); .quantile and .interval need no moments."
             )
         return value
 
