@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
@@ -225,6 +226,33 @@ def test_a_loaded_fit_predicts_samples_and_draws(tmp_path):
     kept = jax.tree.leaves(dict(fresh.guide.prototype_trace))
     assert kept
     assert not any(isinstance(leaf, jax.core.Tracer) for leaf in kept)
+
+
+def test_a_new_guide_beside_a_loaded_fit_has_to_see_the_data(tmp_path):
+    def more_data(x, y=None, measured=None):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        numpyro.sample("measured", dist.Normal(level, 0.1), obs=measured)
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_X[:3])
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + level, obs=y)
+
+    data = COUNTS_X, COUNTS_Y, 0.3
+    fitted = gp.fit(random.key(0), more_data, *data, num_steps=3, progress=False)
+    fitted.save(tmp_path / "fit")
+    guide, at_new = gp.AutoGaussian(more_data), (COUNTS_X[:2],)
+    loaded = gp.Fit.load(tmp_path / "fit", guide, more_data)
+    with pytest.raises(
+        ValueError, match=r"If \['measured'\] had data in the fit: .*seed"
+    ):
+        loaded.predict(*at_new, key=random.key(1))
+
+    guide = gp.AutoGaussian(more_data)
+    numpyro.handlers.seed(guide, 0)(*data)
+    loaded = gp.Fit.load(tmp_path / "fit", guide, more_data)
+    means = [
+        one.predict(*at_new, key=random.key(1))["y"].mean for one in (fitted, loaded)
+    ]
+    np.testing.assert_array_equal(*means)
 
 
 def test_another_model_guide_or_optimizer_is_refused(whole, tmp_path):

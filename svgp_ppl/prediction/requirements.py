@@ -25,10 +25,21 @@ def require_params(sites: dict[str, dict], posterior: Samples | Guide | Prior) -
     if not missing or not (unknown or isinstance(posterior, Guide)):
         return
     came = f"only of {sorted(posterior.params)}" if posterior.params else "of none"
+    unseen = [
+        name
+        for name, site in sites.items()
+        if is_latent(site) and any(param.startswith(f"{name}_") for param in missing)
+    ]
+    advice = ""
+    if isinstance(posterior, Guide) and unseen:
+        advice = (
+            f" If {unseen} had data in the fit: a new guide, as beside a loaded fit, "
+            "has to see them once, numpyro.handlers.seed(guide, 0)(x, y)."
+        )
     raise ValueError(
         f"params has no value of {sorted(missing)}, {came}. A fit gives the parameters "
         "of the guide and of the model together: fit.params of gp.fit, "
-        "svi.get_params(state) of numpyro.infer.SVI."
+        f"svi.get_params(state) of numpyro.infer.SVI.{advice}"
     )
 
 
