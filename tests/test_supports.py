@@ -242,6 +242,16 @@ def test_an_error_names_the_likelihood_that_has_no_cdf():
         at_new.quantile(0.5)
 
 
+def test_quantiles_of_counts_that_are_drawn_as_floats():
+    def likelihood(f):
+        return dist.Multinomial(10, logits=jnp.stack([f, -f], axis=-1))
+
+    levels = np.linspace(0.01, 0.99, 99)
+    found = predicted(likelihood).quantile(levels, key=random.key(0), n=300)
+    assert found.shape == (99, 3, 2)
+    np.testing.assert_array_equal(found, np.round(found))
+
+
 # --------------------------------------------- distributions without moments in NumPyro
 
 

@@ -211,7 +211,7 @@ class Prediction:
             raise ValueError(f"of must be one of {get_args(Of)}, and is {of!r}.")
         if key is not None:
             draws = (self.sample if of == "data" else self.sample_latent)(key, n)
-            is_whole = jnp.issubdtype(draws.dtype, jnp.integer)
+            is_whole = of == "data" and self._is_discrete
             rule = "inverted_cdf" if is_whole else "linear"
             found = np.quantile(draws, np.ravel(levels), axis=0, method=rule)
         elif of == "data" and self.probs is not None:
@@ -280,10 +280,14 @@ class Prediction:
             )
             return np.asarray(found)
 
-        is_discrete = is_data and sites.runs.look(
-            lambda sites: observe_sites(sites)[name].support.is_discrete
-        )
+        is_discrete = is_data and self._is_discrete
         return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)
+
+    @property
+    def _is_discrete(self) -> bool:
+        return self._sites.runs.look(
+            lambda sites: observe_sites(sites)[self._name].support.is_discrete
+        )
 
     def _start(self, of: Of) -> tuple[Any, Any]:
         """Mean and variance; 0 and 1 where those of data are not known."""
