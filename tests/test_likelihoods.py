@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from numpyro.distributions.transforms import ExpTransform
+from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 from numpyro.handlers import seed, trace
 
 from svgp_ppl import kernels, observe, predict, sparse_gp
@@ -298,6 +298,28 @@ def test_bernoulli_far_out(precision):
         assert np.all(np.isfinite(value)) and np.all(np.isfinite(slope))
         tail = -40.0 if link == "logit" else -804.6084420137538  # log Φ(−40)
         np.testing.assert_allclose(value, [tail, 0.0, 0.0, tail], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.parametrize(
+    "make",
+    [
+        Gaussian,
+        lambda scale: StudentT(4.0, scale),
+        lambda scale: lk.CensoredGaussian(scale, np.array([0, 1])),
+        lambda scale: lk.Warped(IdentityTransform(), scale),
+    ],
+)
+def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
+    """The square of 100,000 wraps around in 32 bits, that of 200 in 16."""
+    marginal = Marginal(jnp.array([1.5, 4.0]) * 1e5, jnp.full(2, 1e8))
+    y = jnp.array([1e5, 3e5])
+    for scale, dtype in ((100_000, "int32"), (200, "int16"), (200, "uint8")):
+        exact = make(float(scale))
+        for given in (scale, np.full(2, scale, dtype), jnp.full(2, scale, dtype)):
+            for moments in (variational_expectation, log_predictive_density):
+                found = moments(make(given), y, marginal)
+                np.testing.assert_allclose(found, moments(exact, y, marginal), 1e-5)
 
 
 def test_draws_have_the_moments_of_the_likelihood():

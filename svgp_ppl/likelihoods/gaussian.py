@@ -20,7 +20,7 @@ from svgp_ppl.expectations.predictive import (
     log_average_by_trapezoid,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.likelihoods.values import Value, as_float
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -61,6 +61,7 @@ class Gaussian:
 
     def __post_init__(self):
         require_positive(self.scale, "the scale of a Gaussian likelihood")
+        object.__setattr__(self, "scale", as_float(self.scale))
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(f, scale²)."""
@@ -181,6 +182,7 @@ class StudentT:
     def __post_init__(self):
         require_positive(self.df, "the df of a StudentT likelihood")
         require_positive(self.scale, "the scale of a StudentT likelihood")
+        object.__setattr__(self, "scale", as_float(self.scale))
 
     def __call__(self, f: Array) -> dist.Distribution:
         """StudentT(df, f, scale)."""

@@ -31,7 +31,7 @@ from svgp_ppl.expectations.predictive import (
     log_predictive_density,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.values import Value, require_components
+from svgp_ppl.likelihoods.values import Value, as_float, require_components
 from svgp_ppl.linalg import (
     floored_sqrt,
     safe_sqrt,
@@ -87,6 +87,7 @@ class GPRN:
         require_count(self.num_outputs, "num_outputs", 1)
         require_count(self.num_nodes, "num_nodes", 1)
         require_positive(self.scale, "the scale of a GPRN likelihood")
+        object.__setattr__(self, "scale", as_float(self.scale))
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(W f, scale² I) over [P]; the components f [.., N, Q + P Q]."""

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from svgp_ppl.checks import is_concrete
+from svgp_ppl.checks import is_concrete, is_real
 
 __all__ = [
     "NOISE_VARIANCE",
     "Value",
+    "as_float",
     "noise_variance",
     "require_components",
     "require_flip",
@@ -21,6 +24,20 @@ Value = Any  # a number, an array that broadcasts to [N], or a traced value
 # whose distribution function is nearest to the logistic one, at most 0.009 away (Liu et
 # al. 2019, section II-A).
 NOISE_VARIANCE = {"step": 0.0, "probit": 1.0, "logit": 2.897}
+
+
+def as_float(value: Value) -> Value:
+    """A value that can be squared: in ``int32`` 100,000² is 1,410,065,408.
+
+    Whole numbers become floats, and half precision single; anything else is unchanged.
+    """
+    if isinstance(value, int):
+        return float(value)
+    if not isinstance(value, np.ndarray | np.generic | jax.Array) or not is_real(value):
+        return value
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    dtype = jnp.promote_types(value.dtype, jnp.float32) if is_float else float
+    return value.astype(jnp.result_type(dtype))
 
 
 def noise_variance(noise) -> float:

@@ -18,7 +18,7 @@ from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.likelihoods.values import Value, as_float
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -64,6 +64,7 @@ class Warped:
 
     def __post_init__(self):
         require_positive(self.scale, "the scale of a Warped likelihood")
+        object.__setattr__(self, "scale", as_float(self.scale))
         needed = ("__call__", "inv", "log_abs_det_jacobian", "domain")
         missing = [name for name in needed if not hasattr(self.transform, name)]
         if missing or isinstance(self.transform, type):
