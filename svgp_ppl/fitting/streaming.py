@@ -78,6 +78,10 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     stay the same: their values must not contain arrays, and with another kernel or mean
     they would stand for another f. Freeze what these depend on.
 
+    Of v, directions whose precision the fit raised by less than a thousandth of the
+    prior's are not kept: an optimiser leaves as much by chance. Data so weak that each
+    update adds less do not add up over many; pass more rows at once.
+
     Args:
         key: Random key.
         earlier: What ``gp.fit`` or ``update`` returned, of a guide with a Gaussian for

@@ -126,12 +126,13 @@ class Pathfinder:
 
         made_of = ("path of pathfinder", self, *target.made_of)
         starts = jax.device_get(dict(starts))
-        places = [{n: x[k] for n, x in starts.items()} for k in range(_rows_of(starts))]
+        number = len(next(iter(starts.values())))
+        places = [{n: x[k] for n, x in starts.items()} for k in range(number)]
         found = []
-        bar = progress_bar(len(places), "paths", progress)
+        bar = progress_bar(number, "paths", progress)
         bar.set_postfix_str("compiling")
         try:
-            for key_path, place in zip(random.split(key, len(places)), places):
+            for key_path, place in zip(random.split(key, number), places):
                 given = (path, made_of, key_path, place, target.data)
                 result = call(*given, runs_once=not target.is_expensive)
                 found.append(jax.device_get(result))
@@ -176,11 +177,6 @@ class Pathfinder:
         return Paths(elbo[best], mean, covariance, draws, log_weights)
 
 
-def _rows_of(values: Mapping[str, np.ndarray]) -> int:
-    """K of leaves [K, ...]."""
-    return len(next(iter(values.values())))
-
-
 class Paths(NamedTuple):
     """What was found on each of K paths: the Gaussian of the highest ELBO.
 
@@ -202,13 +198,10 @@ class Paths(NamedTuple):
         """The Gaussian of the best path; None if there is none."""
         if not np.any(self.elbo > -np.inf):
             return None
-        number, of_one = (
-            np.argmax(self.elbo),
-            {n: x[0, 0] for n, x in self.draws.items()},
-        )
-        unravel = ravel_pytree(of_one)[1]
-        mean = jax.device_get(unravel(self.mean[number]))
-        return Joint(mean, self.covariance[number])
+        best = np.argmax(self.elbo)
+        unravel = ravel_pytree({n: x[best, 0] for n, x in self.draws.items()})[1]
+        mean = jax.device_get(unravel(self.mean[best]))
+        return Joint(mean, self.covariance[best])
 
     def ends(self, places: Mapping[str, Any], number: int) -> dict[str, np.ndarray]:
         """Draws by site, [number, ...]: of each path in turn, the largest weight first.

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax
-import numpy as np
 from jax import random
 
 from svgp_ppl.guides.fitted import Guide, guide_and_params
@@ -151,16 +150,16 @@ def _found_start(key, target: Target, num_chains: int, progress: bool) -> Start 
     Returns:
         None where v has no sites or too many values, or there is no Gaussian near.
     """
-    key_places, key_paths, key_joint = random.split(key, 3)
-    places = target.initial_positions(key_places, max(num_chains, _LEAST_PATHS))
-    places = jax.device_get(places)
-    size = sum(np.size(places[name][0]) for name in target.whitened_names)
+    size = sum(math.prod(target.shapes[name]) for name in target.whitened_names)
     if not size or target.is_deep or not Curvature.is_affordable(target, size):
         return None
     num_paths = min(max(num_chains, _LEAST_PATHS), _MOST_PATHS)
     num_draws = max(math.ceil(num_chains / num_paths), _LEAST_DRAWS)
-    finder = Pathfinder(num_paths, num_draws)
+    key_places, key_paths, key_joint = random.split(key, 3)
+    places = target.initial_positions(key_places, max(num_chains, num_paths))
+    places = jax.device_get(places)
     starts = {name: x[:num_paths] for name, x in places.items()}
+    finder = Pathfinder(num_paths, num_draws)
     paths = finder.paths(key_paths, starts, target, progress)
     joint = paths.best()
     if joint is None:
