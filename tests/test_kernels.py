@@ -434,6 +434,28 @@ def test_errors_explain(call, message):
         call()
 
 
+def test_a_kernel_that_is_written_anew_has_a_diagonal_of_its_own():
+    """Variances of predictions would be those of the class it comes from."""
+    with pytest.raises(TypeError, match=r"inherits Stationary\._evaluate_diagonal"):
+
+        class Halved(kernels.RBF):
+            def _evaluate(self, pairs):
+                return super()._evaluate(pairs) / 2.0
+
+    class Growing(kernels.RBF):
+        def _evaluate(self, pairs):
+            both = pairs.apply(lambda a, b: a[0] * b[0])
+            return both * super()._evaluate(pairs)
+
+        def _evaluate_diagonal(self, x):
+            return x[:, 0] ** 2 * super()._evaluate_diagonal(x)
+
+    kernel = Growing()
+    np.testing.assert_allclose(kernel.diagonal(X), np.diag(kernel(X)), rtol=1e-12)
+    with pytest.raises(ValueError, match="and Growing writes _evaluate anew"):
+        kernels.Periodic(kernel)(X)
+
+
 def test_shapes_are_checked_under_tracing():
     with pytest.raises(ValueError, match="number for lengthscale, or 2"):
         jax.jit(lambda scale: kernels.RBF(lengthscale=scale)(X))(jnp.ones(3))

@@ -121,6 +121,18 @@ class Kernel(abc.ABC):
     # A NumPy number on the left of * leaves the product to the kernel.
     __array_ufunc__ = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        inherited = cls._evaluate_diagonal
+        is_abstract = getattr(inherited, "__isabstractmethod__", False)
+        own = vars(cls)
+        if "_evaluate" in own and "_evaluate_diagonal" not in own and not is_abstract:
+            raise TypeError(
+                f"the kernel {cls.__name__} writes _evaluate anew and inherits "
+                f"{inherited.__qualname__}, the k(x, x) of another kernel: write "
+                "_evaluate_diagonal too (super()._evaluate_diagonal(x), if that holds)."
+            )
+
     @abc.abstractmethod
     def _evaluate(self, pairs: Pairs) -> Array:
         """k for every pair: [N, M] or [N]."""

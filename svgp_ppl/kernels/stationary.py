@@ -214,6 +214,12 @@ class Periodic(Kernel):
                 "expected a stationary base (RBF, RationalQuadratic, Matern12, "
                 f"Matern32 or Matern52) for Periodic, got {type(self.base).__name__}"
             )
+        if type(self.base)._evaluate is not Stationary._evaluate:
+            raise ValueError(
+                "Periodic takes the correlation of its base as a function of r², and "
+                f"{type(self.base).__name__} writes _evaluate anew: write "
+                "_correlation, or a kernel of its own in place of Periodic"
+            )
         return self.base
 
 
