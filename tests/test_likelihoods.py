@@ -320,6 +320,8 @@ def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
             for moments in (variational_expectation, log_predictive_density):
                 found = moments(make(given), y, marginal)
                 np.testing.assert_allclose(found, moments(exact, y, marginal), 1e-5)
+    assert make(np.full(2, 0.3)).scale.dtype == np.float64  # and no word of JAX
+    assert make(np.full(2, 0.3, np.float16)).scale.dtype == np.float32
 
 
 def test_draws_have_the_moments_of_the_likelihood():

@@ -11,7 +11,8 @@ are those of a fit at the mean of a first run, as long as the second
 model with z frozen, from draws of the same fit, ``numpyro fitted`` the same on
 ``gp.mcmc.reparam_sites(model, fit)``; ``hsgp`` NumPyro's on its Hilbert space
 approximation and ``unwhitened`` NUTS on u = L v (coal only); ``importance`` is
-``gp.importance_sample``, whose effective sample size is that of its weights.
+``gp.importance_sample``, whose effective sample size is that of its weights. ``NUTS
+without a fit`` and ``from Pathfinder`` do not get it.
 
 A run writes a file of results, whole; ``--beside`` only adds draws of
 ``gpflow_sgpmc.py`` to it; ``pages`` puts the tables into the docs.

@@ -174,11 +174,30 @@ def additive() -> Problem:
     return Problem(model, jnp.asarray(x), y)
 
 
+def plane(m: int = 50) -> Problem:
+    """Counts at random places of a plane, with z at some of them, fixed."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3.0, 3.0, (1000, 2))
+    y = rng.poisson(np.exp(1.0 + np.sin(2.0 * x[:, 0]) * np.cos(1.5 * x[:, 1])))
+    z = jnp.asarray(rng.permutation(x)[:m])
+
+    def model(x, y=None):
+        variance = numpyro.sample("variance", dist.HalfNormal(3.0))
+        lengthscale = numpyro.sample("lengthscale", dist.InverseGamma(5.0, 5.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(variance, lengthscale), z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    return Problem(model, x, y)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "coal": coal,
     "image": image,
     "image-ard": lambda: image(num_columns=18, m=50),
     "pines": pines,
+    "plane": plane,
+    "plane-150": lambda: plane(150),
     "classes": classes,
     "student-t": student_t,
     "heteroscedastic": heteroscedastic,

@@ -37,6 +37,9 @@ OURS: dict[str, tuple[Any, str]] = {
 OURS["Gibbs"] = (gp.mcmc.Gibbs(), "whitened")
 OURS["slices"] = (gp.mcmc.Gibbs("elliptical_slice"), "whitened")
 OURS["NUTS refitted"] = (gp.mcmc.NUTS(), "fitted")
+# Without a fit: where chains start.
+NO_FIT = {"NUTS without a fit": None, "NUTS from Pathfinder": gp.mcmc.Pathfinder()}
+OURS |= dict.fromkeys(NO_FIT, (gp.mcmc.NUTS(), "fitted"))
 SAMPLERS = (*OURS, "unwhitened", "importance", "numpyro", "numpyro fitted", "hsgp")
 
 
@@ -66,6 +69,7 @@ def of_ours(name: str, key, problem: Problem, fit, settings: Mapping[str, int]):
         to_pilot, to_refit, key = random.split(key, 3)
         pilot = gp.sample(to_pilot, model, x, y, init=fit, **options)
         init = gp.mcmc.refit(to_refit, model, fit, pilot, x, y)
+    init = NO_FIT.get(name, init)
     return gp.sample(key, model, x, y, init=init, **options)
 
 

@@ -35,9 +35,9 @@ def as_float(value: Value) -> Value:
         return float(value)
     if not isinstance(value, np.ndarray | np.generic | jax.Array) or not is_real(value):
         return value
-    is_float = jnp.issubdtype(value.dtype, jnp.floating)
-    dtype = jnp.promote_types(value.dtype, jnp.float32) if is_float else float
-    return value.astype(jnp.result_type(dtype))
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value.astype(jnp.result_type(float))
+    return value if value.dtype.itemsize >= 4 else value.astype(jnp.float32)
 
 
 def noise_variance(noise) -> float:
