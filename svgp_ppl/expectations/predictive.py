@@ -138,7 +138,10 @@ def _moments(given: Any) -> tuple[Any, Any]:
         return mean, jnp.sum(probs * squares, axis=-1)
     support = getattr(given.support, "base_constraint", given.support)
     if support is dist.constraints.circular:
-        raise NotImplementedError
+        raise NotImplementedError(
+            "an angle has no mean and variance as a number has: NumPyro's are its "
+            "direction and a spread between 0 and 1; take those of draws"
+        )
     return given.mean, given.variance
 
 
