@@ -185,7 +185,7 @@ def test_points_of_a_path_have_gaussians_of_their_newton_steps():
 
 @both_precisions
 def test_a_path_is_followed_to_its_end(precision, monkeypatch):
-    """L-BFGS takes a hundred steps here: sd from 1 to 1000, in a turned basis."""
+    """L-BFGS takes a hundred steps here: sd from 1 to 100, in a turned basis."""
     z = jnp.linspace(0.0, 1.0, 30)[:, None]
 
     def model(y):
@@ -194,14 +194,14 @@ def test_a_path_is_followed_to_its_end(precision, monkeypatch):
 
     target = Target(random.key(0), model, (jnp.zeros(30),), {}, {})
     basis = scipy.stats.ortho_group.rvs(30, random_state=np.random.default_rng(1))
-    root = jnp.asarray((basis / np.geomspace(1.0, 1000.0, 30)).T)
+    root = jnp.asarray((basis / np.geomspace(1.0, 100.0, 30)).T)
 
     def logdensity_fn(position, data):
         return -0.5 * jnp.sum((root @ position["f"] - 1.0) ** 2)
 
     monkeypatch.setattr(target, "logdensity_fn", logdensity_fn)
     q, _ = gp.mcmc.Pathfinder(1, 7).approximate(random.key(1), target, 1)
-    np.testing.assert_allclose(root @ q.mean["f"], 1.0, atol=0.7)
+    np.testing.assert_allclose(root @ q.mean["f"], 1.0, atol=0.5)
 
 
 def test_of_many_values_each_output_has_its_gaussian_given_the_others(monkeypatch):
