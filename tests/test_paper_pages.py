@@ -110,6 +110,27 @@ def test_what_is_there_is_not_run_again(tmp_path):
     assert calls[6:] == [(1, 0), (2, 0)]
 
 
+def test_a_run_that_was_stopped_goes_on_from_its_own_file(tmp_path):
+    found = []
+
+    def run(settings, split):
+        checkpoint = settings["checkpoint"]
+        found.append(checkpoint.exists())
+        checkpoint.write_text("half")
+        if len(found) == 2:
+            raise KeyboardInterrupt
+        return {"score": 1.0}
+
+    experiment = replace(counting([]), run=run)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(experiment, "quick", [0], tmp_path)
+    runs.run(experiment, "quick", [0], tmp_path)
+    assert found == [False, False, True]
+    path = runs.path_of(tmp_path, experiment, "quick", 0)
+    assert [one["seconds"] is None for one in runs.read(path)] == [False, True]
+    assert not list(tmp_path.rglob("*.checkpoint"))
+
+
 def test_means_errors_and_paired_gains(tmp_path):
     experiment = counting([])
     runs.run(experiment, "quick", [0], tmp_path)

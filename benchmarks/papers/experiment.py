@@ -43,9 +43,10 @@ class Experiment:
     Attributes:
         paper: Key of the paper, such as "deep-2017".
         name: What ``--experiment`` calls it.
-        run: Settings (those of the budget and the case) and the number of the split to
-            numbers. Two entries are no measures: "errors", standard errors over the
-            test rows by measure, and "curves", arrays that figures need.
+        run: Settings (those of the budget and the case, and "checkpoint", a path that a
+            long fit or chains may use) and the number of the split to numbers. Two
+            entries are no measures: "errors", standard errors over the test rows by
+            measure, and "curves", arrays that figures need.
         cases: What the rows of the table differ in.
         measures: The columns of the table.
         quick: Minutes on two cores.

@@ -28,7 +28,10 @@ def fit_then_sample(key, model, x, y, settings, sampler, coordinates=None) -> gp
 
 
 def chains_from(fit, key, model, x, y, settings, sampler, coordinates=None):
-    """``gp.sample`` from a fit, with "chains", "warmup" and "draws" of the settings."""
+    """``gp.sample`` from a fit, with "chains", "warmup" and "draws" of the settings.
+
+    "checkpoint", if it is there, is where the chains are kept.
+    """
     return gp.sample(
         key,
         model,
@@ -40,5 +43,6 @@ def chains_from(fit, key, model, x, y, settings, sampler, coordinates=None):
         num_chains=settings["chains"],
         num_warmup=settings["warmup"],
         num_samples=settings["draws"],
+        checkpoint=settings.get("checkpoint"),
         progress=False,
     )

@@ -211,8 +211,9 @@ paper. One number of each experiment stands for all; its page has the others.
 {commands}
 
 `--budget paper` takes the settings of the paper, `--splits 0 1 2` these splits, `--out`
-another folder. A run whose result is there is skipped, so that a command that was
-stopped goes on where it was. Data come from the folder that `SVGP_PPL_DATA` names.
+another folder. A run whose result is there is skipped, and a long one that was stopped
+has a file to go on from, so that the same command goes on where it was. Data come from
+the folder that `SVGP_PPL_DATA` names.
 
 ```{{toctree}}
 :maxdepth: 1

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,38 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def run(experiment: Experiment, budget: str, splits: Sequence[int], out: Path) -> None:
-    """Run every case of these splits that has no run with the same settings yet."""
-    todo = [(s, case) for s in splits for case in experiment.settings(budget)]
-    for split, settings in tqdm(todo, desc=f"{experiment.paper} {experiment.name}"):
+    """Run every case of these splits that has no run with the same settings yet.
+
+    A long fit, or long chains, leave a file beside the results until the run ends, from
+    which the same command goes on.
+    """
+    cases = enumerate(experiment.settings(budget))
+    todo = [(s, *case) for s, case in product(splits, cases)]
+    for split, number, settings in tqdm(
+        todo, desc=f"{experiment.paper} {experiment.name}"
+    ):
         path = path_of(out, experiment, budget, split)
         runs, settings = read(path), plain(settings, 12)
         if any(one["settings"] == settings for one in runs):
             continue
-        begin = time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint = path.with_name(f"{path.stem}-{number}.checkpoint")
+        begin, goes_on = time.perf_counter(), checkpoint.exists()
         with jax.enable_x64(experiment.x64):
-            numbers = dict(experiment.run(dict(settings), split))
+            held = {**settings, "checkpoint": checkpoint}
+            numbers = dict(experiment.run(held, split))
         curves = numbers.pop("curves", {})
         row = {
             "settings": settings,
             "split": split,
-            "seconds": round(time.perf_counter() - begin, 1),
+            "seconds": None if goes_on else round(time.perf_counter() - begin, 1),
             "numbers": plain(numbers, 6),
             "curves": plain(curves, 4),
             "versions": provenance.versions(),
             "machine": provenance.machine(),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, [*runs, row])
+        checkpoint.unlink(missing_ok=True)
         tqdm.write(f"split {split}, {label(settings)}: {row['numbers']}")
 
 

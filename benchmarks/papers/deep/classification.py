@@ -64,6 +64,7 @@ def scored(load):
             jnp.asarray(held.y),
             optimizer=optax.adam(0.01),
             num_steps=settings["steps"],
+            checkpoint=settings.get("checkpoint"),
             progress=False,
         )
         at_test = gp.predict(model, fit, x_test, key=jax.random.key(1))["y"]

@@ -68,6 +68,7 @@ def predicted(settings, x, y, x_test, likelihood=gaussian):
         y,
         optimizer=optax.adam(0.01),
         num_steps=settings["steps"],
+        checkpoint=settings.get("checkpoint"),
         progress=False,
     )
     return gp.predict(model, fit, x_test, key=jax.random.key(1))["y"]

@@ -140,6 +140,7 @@ def run(settings, split):
             num_chains=settings["chains"],
             num_warmup=settings["warmup"],
             num_samples=settings["draws"],
+            checkpoint=settings.get("checkpoint"),
             progress=False,
         )
         seconds = median_seconds(gradient_of(model, x, y, params))

@@ -107,6 +107,7 @@ def fitted(held, settings):
         jnp.asarray(held.y),
         optimizer=optax.adam(0.01),
         num_steps=settings["steps"],
+        checkpoint=settings.get("checkpoint"),
         progress=False,
     )
     return model, fit

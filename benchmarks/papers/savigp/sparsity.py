@@ -90,6 +90,7 @@ def predicted(problem: Problem, held, settings, split: int):
         jnp.asarray(held.y),
         optimizer=optax.adam(optax.cosine_decay_schedule(settings["rate"], steps)),
         num_steps=steps,
+        checkpoint=settings.get("checkpoint"),
         progress=False,
     )
     return gp.predict(model, fit, x_test, key=jax.random.key(1))["y"]
