@@ -134,6 +134,38 @@ def test_the_trace_term():
     assert f"costs {trace:.3g} nats" in str(report(fit, *args))
 
 
+def kinked(x, y=None, z=None, scale=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(), z, jitter=1e-6)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", lambda f: dist.Laplace(f, scale), f(x), obs=y)
+
+
+def at_the_prior(scale):
+    """A fit of the kinked model whose q(v) is the prior, and its arguments."""
+    params = {"f_loc": np.zeros((1, 12)), "f_scale_tril": np.eye(12)[None]}
+    args = (X, SMOOTH, grid(0.0, 6.0, 12), scale)
+    return made(kinked, gp.AutoGaussian, params, *args), args
+
+
+def test_the_error_of_quadrature():
+    fit, args = at_the_prior(0.02)
+
+    def by(num_nodes):
+        nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+        errors = np.abs(SMOOTH[:, None] - nodes) @ weights / weights.sum()
+        return -np.sum(errors) / 0.02
+
+    off = by(60) - by(20)
+    assert off > 3.0
+    change, *numbers = fitted_of(fit, *args).facts.sites["y"].quadrature
+    np.testing.assert_allclose(change, off, rtol=1e-3)
+    assert numbers == [20, 60]
+    words = f"off: with 60 quadrature nodes in place of 20 it is {off:.3g} nats higher"
+    assert words in str(report(fit, *args))
+    fit, args = at_the_prior(5.0)
+    assert "quadrature" not in str(report(fit, *args))
+
+
 ADAPTED = {"lengthscale": 2.5, "noise": 0.75, "variance": 0.3}
 BAD = {
     "z far away": (lambda: settled(z=grid(100.0, 106.0, 12)), "'f' explain 0%.* away"),

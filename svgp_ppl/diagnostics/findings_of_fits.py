@@ -15,9 +15,11 @@ __all__ = [
     "is_far_from_standard",
     "moving_bound",
     "narrow_family",
+    "rough_quadrature",
 ]
 
-_NATS = 1.0  # accepted cost of the family of q(v)
+_NATS = 1.0  # accepted cost of the family of q(v), and error of E
+_ROUGH = 0.01  # accepted error of E per datum, if that is more
 _LARGEST_UNDERSTATEMENT = 1.25
 
 _FARTHEST_MEAN = 3.0  # standard deviations
@@ -81,6 +83,33 @@ def better_q(fitted: Fitted, gains: Gains | None) -> list[Finding]:
         natural = "gp.natural_gradient(0.5), from init=(fit.guide, fit.params)"
         options.insert(0, f"optimizer={natural}")
     return [Finding(what, any_of(*options))]
+
+
+def rough_quadrature(facts: Facts) -> list[Finding]:
+    """Expectations that change with the number of Gauss–Hermite nodes.
+
+    At a kink the error falls like one over the number of nodes only, and is largest
+    where the likelihood is narrow against the marginal of f.
+    """
+    findings = []
+    for name, site in facts.sites.items():
+        change, nodes, more = site.quadrature
+        number = float(np.sum(site.counts) * site.stands_for)
+        if abs(change) <= max(_NATS, _ROUGH * number):
+            continue
+        side = "higher" if change > 0 else "lower"
+        what = (
+            f"The expectation of log p(y | f) at site '{name}' is off: with {more:.0f} "
+            f"quadrature nodes in place of {nodes:.0f} it is {in_nats(abs(change))} "
+            f"{side}."
+        )
+        options = any_of(
+            f"more nodes, gp.observe(..., method=gp.expectations.GaussHermite({more}))",
+            "a closed form, or the place of a kink or singularity (see the page on "
+            "extending)",
+        )
+        findings.append(Finding(what, options))
+    return findings
 
 
 def narrow_family(facts: Facts, gains: Gains | None) -> list[Finding]:

@@ -48,6 +48,8 @@ class Site(NamedTuple):
         moments: Mean and standard deviation of y less the offset of the latent; NaN
             unless y and the latent are single real numbers.
         stands_for: Number of data that a row stands for, 1 unless only some are seen.
+        quadrature: What more Gauss–Hermite nodes add to E, scaled to all data; how many
+            nodes a component there are, and how many more would be. Zeros without them.
     """
 
     counts: Any
@@ -56,6 +58,7 @@ class Site(NamedTuple):
     unexplained: Any
     moments: tuple[Any, Any]
     stands_for: Any
+    quadrature: tuple[Any, Any, Any]
 
 
 class Moments(NamedTuple):

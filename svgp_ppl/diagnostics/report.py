@@ -24,6 +24,7 @@ from svgp_ppl.diagnostics.findings_of_fits import (
     is_far_from_standard,
     moving_bound,
     narrow_family,
+    rough_quadrature,
 )
 from svgp_ppl.diagnostics.findings_of_processes import (
     extreme_lengthscales,
@@ -100,9 +101,10 @@ def report(posterior: Any, *args, **kwargs) -> Report:
     *A fit*, from its losses: a bound that still rises, or was higher before. With the
     arguments of the model: a q(v) that is not the best of its family; inducing inputs
     away from the data, or too few of them; a lengthscale outside the scale of the
-    inputs; residuals that correlate between neighbours; a family of q(v) without the
-    correlations of the posterior; a posterior that the family cannot represent (k̂);
-    scales at the edge of their priors. The page on fitting says how each is measured.
+    inputs; residuals that correlate between neighbours; expectations that change with
+    the number of their nodes; a family of q(v) without the correlations of the
+    posterior; a posterior that the family cannot represent (k̂); scales at the edge of
+    their priors. The page on fitting says how each is measured.
     With more than 1000 rows it examines 1000, always the same.
 
     Args:
@@ -171,6 +173,7 @@ def report_fit(fitted: Fitted) -> Report:
     unfinished = [*moving_bound(fitted, gains), *better_q(fitted, gains)]
     causes = [*unfinished, *uncovered_rows(facts), *extreme_lengthscales(facts)]
     findings = causes or [*open_residuals(facts), *structured_scores(facts)]
+    findings += rough_quadrature(facts)
     family = narrow_family(facts, gains)
     findings += family if family or unfinished else heavy_tail(facts)
     edges = edges_of_priors(facts)

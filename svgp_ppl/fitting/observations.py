@@ -21,6 +21,8 @@ from svgp_ppl.diagnostics.fitted import Inputs, Moments, Site
 from svgp_ppl.expectations import (
     GaussHermite,
     closed_form_expectation,
+    default_method,
+    nearest_singularity,
     num_components,
 )
 from svgp_ppl.features import Points, covariance
@@ -37,6 +39,7 @@ __all__ = ["inputs_of", "moments_of", "observations_of", "weights_of"]
 _MOST_PAIRED_ROWS = 1000
 _DRAWS_AT_A_TIME = 25
 _NODES = {2: 5, 3: 3}  # per component
+_FINER = {1: 3.0, 2: 1.5, 3: 1.5}  # times as many nodes, by the number of components
 
 
 def observations_of(
@@ -71,6 +74,7 @@ def observations_of(
             unexplained=expected.latent.at_inducing_mean().covariance,
             moments=_moments_of_data(expected, site["value"], mask),
             stands_for=stands_for,
+            quadrature=_quadrature(expected, site, marginal, scale),
         )
     return found
 
@@ -99,6 +103,32 @@ def _expectation_of(expected: Expected, site: dict, method: Any = None) -> Calla
         return jnp.sum(scale_and_mask(terms, site["scale"], mask))
 
     return value
+
+
+def _rule_of(expected: Expected, site: dict, marginal: Any) -> GaussHermite | None:
+    """The Gauss–Hermite rule of a site; None if its expectation is found otherwise."""
+    method, likelihood = expected.method, expected.likelihood
+    if method is None:
+        y = jnp.asarray(site["value"])
+        if closed_form_expectation(likelihood, y, marginal) is not None:
+            return None
+        if marginal.is_single and nearest_singularity(likelihood, y) is not None:
+            return None
+        method = default_method(num_components(marginal))
+    return method if isinstance(method, GaussHermite) else None
+
+
+def _quadrature(expected: Expected, site: dict, marginal: Any, scale: Any) -> tuple:
+    """What a finer Gauss–Hermite rule adds to E, and the numbers of nodes of both."""
+    rule, width = _rule_of(expected, site, marginal), num_components(marginal)
+    if rule is None or width not in _FINER:
+        return 0.0, 0, 0
+    finer = GaussHermite(round(_FINER[width] * rule.num_nodes))
+    moments = (marginal, marginal.mean, _covariance(marginal))
+    here, there = (
+        _expectation_of(expected, site, each)(*moments) for each in (rule, finer)
+    )
+    return scale * (there - here), rule.num_nodes, finer.num_nodes
 
 
 def _covariance(marginal: Any) -> Array:
@@ -274,10 +304,7 @@ def _coarser(expected: Expected, site: dict, marginal: Any) -> Any:
     width = num_components(marginal)
     if expected.method is not None or width not in _NODES:
         return None
-    y = jnp.asarray(site["value"])
-    if closed_form_expectation(expected.likelihood, y, marginal) is not None:
-        return None
-    return GaussHermite(_NODES[width])
+    return _rule_of(expected, site, marginal) and GaussHermite(_NODES[width])
 
 
 def _draws(
