@@ -169,6 +169,7 @@ MAY_IMPORT = {
         "mcmc.joint",
         "mcmc.samplers",
         "mcmc.target",
+        "rows",
         "runtime",
     },
     "mcmc.affine": {"linalg", "mcmc.target"},

@@ -12,9 +12,11 @@ from jax import random
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import HMC, MCLMC, NUTS, SGHMC, ChEES, run_chains
-from svgp_ppl.mcmc.chains import chain_method as module
-from svgp_ppl.mcmc.chains.chain_method import chain_method_of, side_by_side
+from svgp_ppl.mcmc.chains import chain_method
+from svgp_ppl.mcmc.chains.chain_method import chain_method_of
 from svgp_ppl.runtime import checkpoints
+from svgp_ppl.runtime import side_by_side as module
+from svgp_ppl.runtime.side_by_side import side_by_side
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
 
 Y = jnp.array([2.0, 0.0, 1.0])
@@ -165,7 +167,7 @@ def test_an_error_cancels_what_has_not_begun(monkeypatch):
     with pytest.raises(FloatingPointError, match="chain"), side_by_side(50) as at_once:
         at_once(calls)
     assert len(begun) < 49
-    assert not [t for t in threading.enumerate() if t.name.startswith("chain_")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("thread_")]
 
 
 # ------------------------------------------------------------------------ which of both
@@ -181,7 +183,7 @@ def test_by_itself_parallel_on_one_cpu_and_vectorized_elsewhere(monkeypatch):
     for together in (ChEES(), SGHMC()):
         assert chain_method_of(None, together, Y) == "vectorized"
     for platforms in [("gpu",), ("cpu", "cpu")]:
-        monkeypatch.setattr(module, "_devices", devices(*platforms))
+        monkeypatch.setattr(module, "devices_of", devices(*platforms))
         assert chain_method_of(None, NUTS(), Y) == "vectorized"
     assert chain_method_of("vectorized", NUTS(), Y) == "vectorized"
 
@@ -192,7 +194,7 @@ def test_what_cannot_be_is_refused(monkeypatch):
         chain_method_of("vmap", NUTS(), Y)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ChEES tunes on all chains together"):
         run("parallel", ChEES())
-    monkeypatch.setattr(module, "_devices", devices("cpu", "cpu"))
+    monkeypatch.setattr(chain_method, "devices_of", devices("cpu", "cpu"))
     with pytest.raises(ValueError, match="on 2 devices, which can run one program"):
         chain_method_of("parallel", NUTS(), Y)
 

@@ -1,5 +1,6 @@
 """Chains from approximations that are not ours: NumPyro's guides, and Pathfinder."""
 
+import threading
 from collections import OrderedDict
 
 import jax
@@ -28,6 +29,7 @@ from svgp_ppl.mcmc.joint import Joint, joint_of
 from svgp_ppl.mcmc.pathfinder import Paths, _kept, _Points
 from svgp_ppl.mcmc.samplers.blackjax_parts import minimize_lbfgs
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime import side_by_side
 from svgp_ppl.variational.sites import Prior
 from tests.conftest import both_precisions
 from tests.models import (
@@ -256,6 +258,28 @@ def test_pathfinder_finds_a_gaussian_posterior():
     assert len(np.unique(draws["f"][:, 0])) == 40
     z = (draws["f"] - mean) / sd
     assert np.max(np.abs(z.mean(0))) < 5 / np.sqrt(40) and 0.5 < z.std() < 1.5
+
+
+def test_paths_at_once_are_those_one_after_the_other(monkeypatch):
+    data = (GAUSSIAN_X, GAUSSIAN_Y)
+    target = Target(random.key(0), gaussian_model, data, {}, {})
+    finder, found = gp.mcmc.Pathfinder(num_paths=3, num_draws=5, max_steps=6), []
+    places, names = target.initial_positions(random.key(1), 3), []
+    at_host = jax.device_get
+
+    def seen(tree):
+        names.append(threading.current_thread().name)
+        return at_host(tree)
+
+    monkeypatch.setattr(jax, "device_get", seen)
+    for cores in (1, 3):
+        monkeypatch.setattr(side_by_side, "_num_cores", lambda cores=cores: cores)
+        found.append(finder.paths(random.key(2), places, target, False))
+    assert "thread_0" in names
+    one, other = (jax.tree.leaves(paths) for paths in found)
+    for x, y in zip(one, other):
+        np.testing.assert_array_equal(x, y)
+    assert len(np.unique(found[0].elbo)) == 3
 
 
 # ------------------------------------------------------------------------- the chains

@@ -9,6 +9,7 @@ kept with these weights; or each chain at a draw of a path of its own.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,8 +29,10 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     minimize_lbfgs,
 )
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.rows.sharding import local
 from svgp_ppl.runtime import progress_bar
-from svgp_ppl.runtime.compilation import call
+from svgp_ppl.runtime.compilation import find
+from svgp_ppl.runtime.side_by_side import on_one_cpu, side_by_side
 
 __all__ = ["Pathfinder", "Paths"]
 
@@ -112,7 +115,7 @@ class Pathfinder:
     def paths(
         self, key, starts: Mapping[str, Any], target: Target, progress: bool
     ) -> "Paths":
-        """Paths from given places, one after the other.
+        """Paths from given places, on a CPU as many at once as there are cores.
 
         Args:
             key: Random key.
@@ -128,16 +131,21 @@ class Pathfinder:
         starts = jax.device_get(dict(starts))
         number = len(next(iter(starts.values())))
         places = [{n: x[k] for n, x in starts.items()} for k in range(number)]
-        found = []
+        given = [(k, x, target.data) for k, x in zip(random.split(key, number), places)]
         bar = progress_bar(number, "paths", progress)
         bar.set_postfix_str("compiling")
+
+        def follow(bound: Callable[[], Paths]) -> Paths:
+            found = jax.device_get(local(bound()))
+            bar.set_postfix_str(f"ELBO {found.elbo:.1f}")
+            bar.update(1)
+            return found
+
+        quickly, at_once = not target.is_expensive, on_one_cpu(target.data)
         try:
-            for key_path, place in zip(random.split(key, number), places):
-                given = (path, made_of, key_path, place, target.data)
-                result = call(*given, runs_once=not target.is_expensive)
-                found.append(jax.device_get(result))
-                bar.set_postfix_str(f"ELBO {found[-1].elbo:.1f}")
-                bar.update(1)
+            program = find(path, made_of, *given[0], runs_once=quickly)
+            with side_by_side(number if at_once else 1) as run:
+                found = run([partial(follow, program.bound(*one)) for one in given])
         finally:
             bar.close()
         return jax.tree.map(lambda *leaves: np.stack(leaves), *found)

@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of, side_by_side
+from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import Reached, Rows, RunFile, facts_of
 from svgp_ppl.mcmc.chains.phases import Carry, Given, Phase, Phases, Start, joined
 from svgp_ppl.mcmc.samplers.sampler import HostAdaptation, HostAdapted, Sampler
 from svgp_ppl.rows.sharding import spans_processes
 from svgp_ppl.runtime import progress_bar
+from svgp_ppl.runtime.side_by_side import side_by_side
 
 __all__ = ["Chains", "NonFiniteStartError", "run_chains"]
 
