@@ -98,8 +98,8 @@ def test_a_second_sample_compiles_nothing(monkeypatch):
     fitted = fit(model)
     _, first = compilations(lambda: sample(model, fitted))
     assert 0 < first <= 25
-    # Two for where the chains start; start, warm-up and draws share one.
-    assert len(looks) == 3
+    # One for the coordinates; the start of the chains, warm-up and draws share one.
+    assert len(looks) == 2
     assert compilations(lambda: sample(model, fitted))[1] == 0
     assert compilations(lambda: sample(model, fitted, **OTHER))[1] == 0
     again = make_model()

@@ -60,12 +60,10 @@ _MOST_PROGRAMS = 256
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
 
-# Options of XLA for programs that are run once: a third of the time to compile. They
-# are not part of any interface; one that this XLA does not know is taken out.
-_quickly: dict[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
-}
+# Options of XLA, and more of them for programs that are run once (record 0015). They
+# are not part of any interface: one that this XLA does not know is taken out.
+_options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
+_quickly: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 _found: OrderedDict[tuple, "_Found"] = OrderedDict()
 _compiled: OrderedDict[str, Any] = OrderedDict()
@@ -311,21 +309,23 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
     digest = f"{digest} {runs_once} {_settings()} {device_ids(flat)}"
     executable = _compiled.get(digest)
     if executable is None:
-        executable = _compiled_quickly(lowered) if runs_once else lowered.compile()
+        executable = _compile(lowered, runs_once)
         _remember(_compiled, digest, executable)
     return _Found(executable, constants, out_trees[-1])
 
 
-def _compiled_quickly(lowered: Any) -> Any:
+def _compile(lowered: Any, runs_once: bool) -> Any:
+    options = _options | _quickly if runs_once else dict(_options)
     try:
-        return lowered.compile(_quickly)
+        return lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:
-        unknown = {name for name in _quickly if name in str(error)}
+        unknown = [name for name in options if name in str(error)]
         if not unknown:
             return lowered.compile()
         for name in unknown:
-            del _quickly[name]
-        return _compiled_quickly(lowered)
+            _options.pop(name, None)
+            _quickly.pop(name, None)
+        return _compile(lowered, runs_once)
 
 
 def _remember(programs: OrderedDict, key: Any, value: Any) -> None:
