@@ -26,6 +26,7 @@ __all__ = [
     "is_real",
     "require_arguments",
     "require_count",
+    "require_digits",
     "require_finite",
     "require_key",
     "require_positive",
@@ -323,13 +324,24 @@ def require_resolved(z, what: str) -> None:
     if not is_concrete(z):
         return
     values, precision = np.asarray(z, np.float64), jnp.result_type(float)
-    farthest, sd = np.abs(values).max(axis=0), values.std(axis=0)
-    if len(values) > 1 and not np.any(sd):
+    if len(values) > 1 and not np.any(values.std(axis=0)):
         raise ValueError(
             f"{what} are all the same, {values[0].tolist()}. Far from 0 rounding makes "
             f"them so in {precision}: subtract a constant from x and z while they are "
             "float64 (in NumPy), or write numpyro.enable_x64() before anything else."
         )
+    require_digits(values, what)
+
+
+def require_digits(x, what: str) -> None:
+    """Refuse inputs with a column whose differences are rounded off.
+
+    Args:
+        x: Array [N, D] of NumPy, in the precision in which it came.
+        what: Its name in error messages.
+    """
+    values, precision = x.astype(np.float64, copy=False), jnp.result_type(float)
+    farthest, sd = np.abs(values).max(axis=0), values.std(axis=0)
     gap = farthest * float(jnp.finfo(precision).eps)
     for column in np.flatnonzero((sd > 0) & (gap > _COARSEST * sd)):
         raise ValueError(

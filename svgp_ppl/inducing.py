@@ -18,7 +18,13 @@ from numpy.typing import ArrayLike
 from scipy.cluster.vq import kmeans2, vq
 
 from svgp_ppl import linalg
-from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
+from svgp_ppl.checks import (
+    data_array,
+    is_concrete,
+    require_count,
+    require_digits,
+    require_key,
+)
 from svgp_ppl.kernels import Kernel, as_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
@@ -250,6 +256,8 @@ def _finite_rows(x: ArrayLike) -> np.ndarray:
             f"expected finite inputs x, got {np.count_nonzero(~finite)} rows with NaN "
             f"or infinity, the first at {np.argmin(finite)}: drop or impute them"
         )
+    # Of a column that is rounded to one number, z would not show that it varies.
+    require_digits(rows, "the inputs x")
     return rows.astype(np.promote_types(dtype, np.float32))
 
 

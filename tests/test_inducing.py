@@ -205,3 +205,13 @@ def test_grid_errors_explain(x, m, message):
 def test_greedy_variance_wants_a_kernel():
     with pytest.raises(ValueError, match="expected a kernel, a tinygp kernel"):
         inducing.greedy_variance(_normal(5), 2, "RBF")
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+@every_method
+def test_columns_that_rounding_makes_constant_are_refused(method, precision):
+    seconds = 1.7e9 + np.linspace(0.0, 60.0, 30)  # one number in float32
+    x = np.stack([seconds, _normal(30, 1)[:, 0]], axis=1)
+    with pytest.raises(ValueError, match="inputs x lose their differences: column 0"):
+        method(x, 4)
+    assert method(x - [1.7e9, 0.0], 4).shape == (4, 2)
