@@ -61,7 +61,7 @@ def _names(x: Any) -> list[str]:
     """The names of the columns of a table or of an xarray array; [] without."""
     if hasattr(x, "dims") and hasattr(x, "indexes"):
         names = x.indexes.get(x.dims[-1], [])
-    else:
-        names = getattr(x, "columns", [])
+    else:  # the columns of a table of Arrow are their values
+        names = getattr(x, "column_names", getattr(x, "columns", []))
     is_named = all(isinstance(name, str) for name in names)
     return [str(name) for name in names] if is_named else []

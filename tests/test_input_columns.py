@@ -70,6 +70,17 @@ def test_columns_in_another_order_are_refused(fitted, tmp_path):
                 ask(as_xarray(TURNED))
 
 
+def test_columns_of_arrow_tables_are_compared_too(fitted):
+    arrow = pytest.importorskip("pyarrow")
+    turned = arrow.Table.from_pandas(TURNED)
+    of_arrow = gp.fit(
+        random.key(0), model, None, arrow.Table.from_pandas(TABLE), Y, **STEPS
+    )
+    for fit, x in ((fitted, turned), (of_arrow, TURNED), (of_arrow, turned)):
+        with pytest.raises(ValueError, match=IN_ANOTHER_ORDER):
+            fit.predict(x)
+
+
 def test_draws_keep_the_columns(fitted):
     counts = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
     draws = gp.sample(random.key(1), model, TABLE, Y, init=fitted, **counts)
