@@ -114,3 +114,21 @@ def test_columns_without_names_are_taken_as_they_come(fitted, x):
     unnamed = gp.fit(random.key(0), model, None, x, Y, **STEPS)
     assert unnamed.input_columns == {}
     unnamed.predict(TURNED)
+
+
+def test_data_in_another_order_than_their_inputs_are_refused():
+    y = pd.Series(Y, index=TABLE.index)
+    shuffled = y.sample(frac=1.0, random_state=0)
+    message = r"index of the inputs in another order, .* y\.loc\[x\.index\]"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), model, None, TABLE, shuffled, **STEPS)
+    fitted = gp.fit(random.key(0), model, None, as_xarray(TABLE), y, **STEPS)
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(TABLE)["y"].log_prob(shuffled)
+    # Rows go together by their places, and other labels say nothing of them.
+    pairs = pd.MultiIndex.from_product([range(4), range(5)])
+    others = [y.set_axis(index) for index in (range(20, 40), pairs)]
+    as_they_come = [y, shuffled.loc[TABLE.index], *others, Y]
+    densities = [fitted.predict(TABLE)["y"].log_prob(one) for one in as_they_come]
+    for density in densities:
+        np.testing.assert_array_equal(density, densities[0])

@@ -35,6 +35,7 @@ from svgp_ppl.handlers import is_inducing, unwrapped
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.observations.chunks import in_chunks
 from svgp_ppl.observations.missing import KnownEntries, filled, wide
+from svgp_ppl.rows import named_rows
 from svgp_ppl.rows.sharding import first_true, is_sharded
 
 __all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]
@@ -221,6 +222,7 @@ class Expected(dist.Distribution):
         """
         if obs is None:
             return None
+        self._require_same_rows(name, obs)
         obs = data_array(obs, f"the data of site '{name}'")
         self._require_shape(name, obs)
         advice = "Missing data are left out by observe(..., mask=~np.isnan(y))."
@@ -233,6 +235,26 @@ class Expected(dist.Distribution):
             obs = filled(obs, known, self.support)
         self._require_support(name, obs)
         return obs
+
+    def _require_same_rows(self, name: str, obs) -> None:
+        """Refuse a table of data whose rows stand in another order than the inputs."""
+        _, labels = named_rows(obs) or (None, None)
+        if labels is None:
+            return
+        views = {view for terms in self.latent.terms for view, _ in terms}
+        for _, others in filter(None, (named_rows(view.source) for view in views)):
+            if others is None or labels.equals(others):
+                continue
+            if (len(labels), labels.nlevels) != (len(others), others.nlevels):
+                continue
+            if labels.isin(others).all() and others.isin(labels).all():
+                raise ValueError(
+                    f"the data of site '{name}' have the index of the inputs in "
+                    f"another order, {labels[:3].tolist()} and so on in place of "
+                    f"{others[:3].tolist()}, and rows go together by their places. "
+                    "Bring them into one order, y.loc[x.index], or pass y.to_numpy() "
+                    "where the order is right."
+                )
 
     def _require_shape(self, name: str, obs) -> None:
         expected, came = self.batch_shape + self.event_shape, np.shape(obs)

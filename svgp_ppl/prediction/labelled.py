@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from svgp_ppl.rows import named_rows
+
 __all__ = ["as_dataset", "as_frame", "row_labels"]
 
 
@@ -20,14 +22,9 @@ def row_labels(arguments: Any, num_rows: int) -> tuple[str | None, Any]:
         The name, None if the axis has none, and the labels, None if there is no table.
     """
     for leaf in jax.tree.leaves(arguments):
-        home = type(leaf).__module__.split(".")[0]
-        if np.shape(leaf)[:1] != (num_rows,):
-            continue
-        if home == "pandas" and hasattr(leaf, "index"):
-            return leaf.index.name, leaf.index
-        if home == "xarray":
-            axis = leaf.dims[0]
-            return axis, leaf.indexes.get(axis)
+        found = named_rows(leaf) if np.shape(leaf)[:1] == (num_rows,) else None
+        if found is not None:
+            return found
     return None, None
 
 

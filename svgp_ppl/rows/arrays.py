@@ -11,7 +11,7 @@ import numpy as np
 from svgp_ppl.rows.arrow import ArrowRows
 from svgp_ppl.rows.sharding import automatic, is_sharded
 
-__all__ = ["as_it_is_now", "is_array", "pages_of", "with_rows"]
+__all__ = ["as_it_is_now", "is_array", "named_rows", "pages_of", "with_rows"]
 
 
 def is_array(leaf: Any) -> bool:
@@ -39,6 +39,20 @@ def as_it_is_now(leaf: Any) -> Any:
         or (isinstance(leaf, np.ndarray) and not leaf.flags.writeable)
     )
     return copy.deepcopy(leaf) if can_be_written_into else leaf
+
+
+def named_rows(leaf: Any) -> tuple[Any, Any] | None:
+    """Name and labels of the first axis of a pandas table or an xarray array.
+
+    Returns:
+        Each None if the axis has none; None for everything else.
+    """
+    home = type(leaf).__module__.split(".")[0]
+    if home == "pandas" and hasattr(leaf, "index"):
+        return leaf.index.name, leaf.index
+    if home == "xarray" and getattr(leaf, "dims", ()):
+        return leaf.dims[0], leaf.indexes.get(leaf.dims[0])
+    return None
 
 
 def with_rows(leaves: list) -> dict[int, Any]:
