@@ -3,12 +3,16 @@
 So do NUTS in ``test_chains`` and all slow tests.
 """
 
+from functools import partial
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
 
 import svgp_ppl as gp
+from tests.conftest import both_precisions
 from tests.models import COUNTS_X, COUNTS_Y, counts_model
 
 DATA = (COUNTS_X, COUNTS_Y)
@@ -35,3 +39,19 @@ def test_optimisations_change_nothing_but_rounding(plain, optimized):
     assert found.keys() == plain.keys()
     for name, values in found.items():
         np.testing.assert_allclose(values, plain[name], rtol=1e-6, atol=1e-8)
+
+
+@both_precisions
+@pytest.mark.parametrize("columns", [1, 6])
+def test_equal_rows_are_equal_in_every_part_of_a_program(columns, precision, optimized):
+    # Of rows in z and x some programs with derivatives took the distance for 1.
+    x = np.random.default_rng(20).normal(size=(20, columns))
+    lengthscale = jnp.asarray(np.linspace(0.7, 1.3, columns))
+
+    def total(lengthscale, pair):
+        return jnp.sum(gp.kernels.Matern52(1.0, lengthscale)(*pair))
+
+    for pair in ((x[:10], x), (x, x[:10])):
+        both = jax.jit(jax.value_and_grad(partial(total, pair=pair)))
+        value, _ = both(lengthscale)
+        np.testing.assert_allclose(value, total(lengthscale, pair), rtol=1e-5)

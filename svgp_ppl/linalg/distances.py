@@ -52,27 +52,33 @@ def squared_distance(
 
 @jax.custom_jvp
 def _scaled(x: Array, y: Array, lengthscale: Array) -> Array:
-    x, y = _about_zero(x, y, lengthscale)
     if x.shape[-1] > _MOST_EXACT_COLUMNS:
+        x, y = _about_zero(x, y, lengthscale)
         squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)
         return jnp.maximum(squares - 2 * inner_product(x, y), 0.0)
+    x, y = _about_zero(x, y)
     columns = y.T  # the inner loops run along a row of it
+    rates = jnp.broadcast_to(1.0 / lengthscale, x.shape[-1:])
     if len(x) * len(y) <= _MOST_ALONE:
-        return _by_columns(x, columns)
+        return _by_columns(x, columns, rates)
     rows = max(1, min(len(x) // 2, _MOST_AT_ONCE // len(y)))
 
-    def by_blocks(x, columns):
+    def by_blocks(x, *given):
         # In blocks an entry is written once, whatever the number of columns.
-        return in_blocks(lambda block: _by_columns(block, columns), x, rows, axis=0)
+        return in_blocks(lambda block: _by_columns(block, *given), x, rows, axis=0)
 
     # Elsewhere the whole sum is one elementwise kernel.
-    return by_platform(by_blocks, _by_columns, x, columns)
+    return by_platform(by_blocks, _by_columns, x, columns, rates)
 
 
-def _by_columns(x: Float[Array, "N D"], columns: Float[Array, "D M"]) -> Array:
+def _by_columns(
+    x: Float[Array, "N D"], columns: Float[Array, "D M"], rates: Float[Array, " D"]
+) -> Array:
+    # The difference first: of two products x/ℓ and y/ℓ in one loop, XLA rounds one, and
+    # equal rows are then 1e-17 apart at one place of a program and 0 at another.
     total = jnp.zeros((len(x), columns.shape[1]), x.dtype)
-    for x_d, y_d in zip(x.T, columns, strict=True):
-        total += jnp.square(x_d[:, None] - y_d)
+    for x_d, y_d, rate in zip(x.T, columns, rates, strict=True):
+        total += jnp.square((x_d[:, None] - y_d) * rate)
     return total
 
 
@@ -121,7 +127,9 @@ def _moved_by_products(x, y, dx, dy, dl) -> Array:
     return moved
 
 
-def _about_zero(x: Array, y: Array, lengthscale: Array) -> tuple[Array, Array]:
+def _about_zero(
+    x: Array, y: Array, lengthscale: Array | float = 1.0
+) -> tuple[Array, Array]:
     """Both in lengthscales from the mean of x: dates in lengthscales lose digits.
 
     Rows without a value, NaN, do not spread to the others.
