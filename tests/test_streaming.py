@@ -138,6 +138,12 @@ def weighted(x, b, w, kernel):
     return w * f(x)
 
 
+def moved(x, b, w, kernel):
+    """A network before the kernel, whose columns add up to one."""
+    shares = jax.nn.softmax(x * jnp.array([w, b]))
+    return gp.sparse_gp("f", kernel, jnp.array([[0.2, 0.8], [0.5, 0.5]]))(shares)
+
+
 def deep(x, b, w, kernel):
     inner = process(kernel, lambda x: jnp.full(len(x), b), "inner")
     h = gp.propagate("h", inner(x) + x[:, 0])
@@ -160,6 +166,7 @@ NEVER = {"b_auto_loc": np.inf}
         (added, NEVER, []),
         (as_mean, None, []),
         (weighted, NEVER, ["w"]),
+        (moved, None, ["b", "w"]),
         pytest.param(deep, None, [], marks=pytest.mark.slow),
         pytest.param(deep_and_added, None, ["b"], marks=pytest.mark.slow),
     ],

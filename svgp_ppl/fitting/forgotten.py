@@ -1,10 +1,11 @@
 """Which values act on the data beside the processes: an update forgets about them.
 
 With latents ρ = b + Σ_t w_t f_t(x_t), what the earlier data say is kept of the f_t, for
-any kernel and mean. Weights w and offsets b may depend on other values θ. Of b the
-means are a part: a value acts beside them if for random c, d
+any kernel and mean. Weights w, offsets b and inputs x may depend on other values θ, the
+last by a network before the kernel. Of b the means are a part: a value acts beside them
+if for random c, d, e
 
-    ∂θ (cᵀb + dᵀw) ≠ ∂θ cᵀ Σ_t w_t m_t(x_t).
+    ∂θ (cᵀb + dᵀw + eᵀx) ≠ ∂θ cᵀ Σ_t w_t m_t(x_t).
 
 Features that are no functionals of f, such as Fourier features, describe f − m by k_uu
 and k_uf: with another kernel or mean, the same u is another f.
@@ -99,7 +100,7 @@ def forgotten(
 
 
 def _sums(sites: Mapping[str, dict], key) -> Array:
-    """cᵀb + dᵀw, cᵀ Σ_t w_t m_t(x_t), and what u means, over all latents; [3]."""
+    """cᵀb + dᵀw + eᵀx, cᵀ Σ_t w_t m_t(x_t), and what u means, over all latents; [3]."""
     latents: list[Latent] = [e.latent for e in observe_sites(dict(sites)).values()]
     latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
     total = of_means = of_features = jnp.zeros(())
@@ -109,12 +110,19 @@ def _sums(sites: Mapping[str, dict], key) -> Array:
             c, d = random.uniform(own, (2, latent.num_data), minval=0.5, maxval=1.5)
             total += jnp.sum(c * offset)
             for (view, p), weight in terms.items():
-                total += jnp.sum(d * weight)
+                total += jnp.sum(d * weight) + _of_inputs(view.x, own)
                 mean = view.process(view.x).offsets[p]
                 of_means += jnp.sum(c * weight * mean)
                 if not isinstance(view.process.features, LinearFunctional):
                     of_features += jnp.sum(c * mean) + _meaning(view.process, view.x, d)
     return jnp.stack([total, of_means, of_features])
+
+
+def _of_inputs(x: LinearFunctional, key) -> Array:
+    """eᵀx; columns may add up to a constant, so each entry has a weight of its own."""
+    arrays = [a for a in jax.tree.leaves(x) if _is_real(a)]
+    weights = [random.uniform(key, jnp.shape(a), minval=0.5) for a in arrays]
+    return sum((jnp.vdot(e, a) for e, a in zip(weights, arrays)), jnp.zeros(()))
 
 
 def _meaning(process: SparseGP, x: LinearFunctional, d: Array) -> Array:

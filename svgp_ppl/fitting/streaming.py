@@ -71,8 +71,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     data at once.
 
     Nothing is kept about values that the latent depends on beside its processes, as an
-    intercept ``b`` in ``f(x) + b``: they are fitted to the new data alone, with a
-    warning. Write ``mean=lambda x: jnp.full(len(x), b)``, or freeze them.
+    intercept ``b`` in ``f(x) + b`` or a network in ``f(net(x))``: they are fitted to
+    the new data alone, with a warning. Write ``mean=lambda x: jnp.full(len(x), b)``,
+    put the network inside the kernel (z are then inputs of it), or freeze them.
 
     Inducing features that are not functionals of f, such as ``features.Fourier``, must
     stay the same: their values must not contain arrays, and with another kernel or mean
@@ -128,8 +129,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
         warnings.warn(
             f"update forgets what the earlier data said about {lost}: the latent "
             "depends on them beside its processes, and they are fitted to the new data "
-            "alone. Write an intercept as mean= of a process, or freeze what has been "
-            "learnt: freeze={parameter: np.inf}, with names of "
+            "alone. Write an intercept as mean= of a process and a network before it "
+            "inside its kernel, or freeze what has been learnt: "
+            "freeze={parameter: np.inf}, with names of "
             f"{sorted(earlier.params)}.",
             stacklevel=2,
         )
