@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
+from numpyro.contrib.module import ParamShape
 from numpyro.handlers import substitute
 from numpyro.infer.autoguide import AutoIAFNormal
 
@@ -121,6 +122,29 @@ def test_files_and_draws_give_the_tree_back(tmp_path):
     )
 
 
+def with_a_prior(x, y=None):
+    """Where a weight has one, NumPyro's ``random_flax_module`` leaves its shape."""
+    kept = numpyro.param("net$params", {"weight": ParamShape((1, 2))})
+    prior = dist.Normal().expand(kept["weight"].shape).to_event()
+    weight = numpyro.sample("net/weight", prior)
+    counts(x, y, [{"weight": weight, "bias": np.zeros(2)}])
+
+
+def test_a_network_with_a_prior_has_a_parameter_without_arrays(tmp_path):
+    fitted = fit(with_a_prior)
+    assert fitted.losses[-1] < fitted.losses[0]
+    fitted.save(tmp_path / "fit.npz")
+    guide = gp.AutoGaussian(with_a_prior)
+    loaded = gp.Fit.load(tmp_path / "fit.npz", guide, with_a_prior)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, fitted.params)
+    assert jax.tree.structure(loaded.params) == jax.tree.structure(fitted.params)
+    options = {"num_chains": 1, "num_warmup": 2, "num_samples": 6, "progress": False}
+    draws = gp.sample(
+        random.key(1), with_a_prior, *DATA, init=loaded, sampler=Walk(), **options
+    )
+    assert np.isfinite(gp.predict(with_a_prior, draws, COUNTS_X)["y"].mean).all()
+
+
 class Pair(NamedTuple):
     """A tree that JSON does not know."""
 
@@ -153,6 +177,7 @@ def test_other_trees_are_not_given_back_wrong(tmp_path):
 
 def test_layouts_survive_json():
     tree = {"a": ({"w": 1.0, 3: [2.0, None]}, []), "b": np.ones(2), "c": [4.0]}
+    tree["d"] = {"w": ParamShape((2, 3)), "s": ParamShape(())}
     arrays, layouts = flattened(tree)
     assert sorted(arrays) == ["a.0.3.0", "a.0.w", "b", "c.0"] and "b" not in layouts
     again = rebuilt(arrays, json.loads(json.dumps(layouts)))

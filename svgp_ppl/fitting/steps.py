@@ -45,7 +45,7 @@ class Start(NamedTuple):
 def _all_finite(tree: Any) -> jax.Array:
     """Whether all numbers of a parameter, which may be a tree, are finite."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.all(jnp.stack(leaves))
+    return jnp.all(jnp.asarray(leaves, bool))  # none: priors of a network have them
 
 
 class Block(NamedTuple):

@@ -2,12 +2,14 @@
 
 Files and ArviZ objects hold arrays by name. A tree of dicts, lists and tuples becomes
 one array for each leaf, ``net.0.weight``, and a layout from which it is built again.
+Where a weight has a prior, NumPyro's ``random_flax_module`` leaves its shape alone.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+from numpyro.contrib.module import ParamShape
 
 __all__ = ["flattened", "rebuilt"]
 
@@ -32,7 +34,7 @@ def rebuilt(arrays: Mapping[str, Any], layouts: Mapping[str, Any]) -> dict[str, 
     """The values that were flattened.
 
     Raises:
-        ValueError: A tree has nodes besides dicts, lists and tuples.
+        ValueError: A tree has nodes besides dicts, lists, tuples and shapes.
     """
     values = dict(arrays)
     trees = {name: _tree(values, layout) for name, layout in layouts.items()}
@@ -45,6 +47,8 @@ def _layout(arrays: dict[str, Any], name: str, value: Any) -> Any:
     That of other nodes than dicts, lists and tuples only says what they are.
     """
     kind, parts = type(value).__name__, None
+    if isinstance(value, ParamShape):
+        return {kind: list(value.shape)}
     if type(value) is dict and all(isinstance(key, str | int) for key in value):
         parts = list(value.items())
     elif type(value) in (list, tuple):
@@ -68,6 +72,8 @@ def _tree(arrays: dict[str, Any], layout: Any) -> Any:
     if isinstance(layout, str):
         return arrays.pop(layout)
     ((kind, entries),) = layout.items()
+    if kind == ParamShape.__name__:
+        return ParamShape(tuple(entries))
     parts = {key: _tree(arrays, part) for key, part in entries}
     if kind == "dict":
         return parts
