@@ -12,6 +12,7 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import svgp_ppl as gp
+from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.streaming import _seen_by
 from tests.models import (
     GAUSSIAN_X,
@@ -103,6 +104,42 @@ def test_what_was_learnt_stays_where_z_moves_away():
     assert error(new, far, SECOND) < 0.6 * error(fitted, far, SECOND)
     assert error(new, seen, FIRST) < error(fitted, seen, FIRST) + 0.1
     assert error(new, seen, FIRST) < 0.7 * error(forgetful, seen, FIRST)
+
+
+def with_a_condition(x, y=None, first=True, as_factor=False):
+    """The value at zero is near 1, whatever the arguments are."""
+    f = process(gp.kernels.RBF(1.3, 0.7))
+    at_zero = f(jnp.zeros((1, 1)))
+    if as_factor:
+        numpyro.factor("zero", -jnp.sum((at_zero.mean - 1.0) ** 2))
+    elif first:
+        gp.observe("zero", gp.likelihoods.Gaussian(0.5), at_zero, obs=jnp.ones(1))
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x), obs=y)
+
+
+def test_what_no_argument_brings_does_not_count_again_without_a_word():
+    """It is in what the fit has learnt: data of a boundary, a factor."""
+    fitted = first_fit(with_a_condition)
+    whole = gp.fit(
+        jax.random.key(0),
+        with_a_condition,
+        fitted.guide,
+        *rows(slice(0, 15)),
+        num_steps=2,
+        optimizer=EXACT,
+        progress=False,
+    )
+    left_out = continued(fitted, first=False)
+    for found, exact in zip(moments_of(left_out), moments_of(whole)):
+        np.testing.assert_allclose(found, exact, atol=5e-4)
+    with pytest.warns(UserWarning, match=r"update counts \['zero'\] again"):
+        continued(fitted)
+    again = dict(fitted.params), rows(SECOND)
+    assert repeated(with_a_condition, *again, {"as_factor": True}) == ["zero"]
+    assert repeated(with_a_condition, *again, {"first": False}) == []
+    lists = jnp.zeros((2, 1)), [1.0, 2.0]  # data that cannot be followed
+    assert repeated(with_a_condition, again[0], lists, {}) == []
 
 
 def with_intercept(latent):

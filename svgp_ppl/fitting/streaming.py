@@ -28,6 +28,7 @@ from svgp_ppl.checks import require_key
 from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.forgotten import forgotten
+from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
 from svgp_ppl.guides.fitted import centre_of
@@ -74,6 +75,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     intercept ``b`` in ``f(x) + b`` or a network in ``f(net(x))``: they are fitted to
     the new data alone, with a warning. Write ``mean=lambda x: jnp.full(len(x), b)``,
     put the network inside the kernel (z are then inputs of it), or freeze them.
+
+    Data that no argument brings, as those of a boundary inside the model, would count
+    again in every update, with a warning: let an argument leave them out.
 
     Inducing features that are not functionals of f, such as ``features.Fourier``, must
     stay the same: their values must not contain arrays, and with another kernel or mean
@@ -133,6 +137,13 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
             "inside its kernel, or freeze what has been learnt: "
             "freeze={parameter: np.inf}, with names of "
             f"{sorted(earlier.params)}.",
+            stacklevel=2,
+        )
+    if again := repeated(model, earlier.params, args, of_model):
+        warnings.warn(
+            f"update counts {again} again: no argument of the model changes what they "
+            "say of its processes, and the fit has learnt it. Let an argument leave "
+            "them out, def model(x, y=None, first=True), and update(..., first=False).",
             stacklevel=2,
         )
     start = (guide, earlier.params)
