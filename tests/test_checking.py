@@ -213,6 +213,31 @@ def test_other_sites_are_drawn_too(fitted):
 # --------------------------------------------------------------------- ArviZ as it is
 
 
+def with_factor(x, y=None):
+    numpyro.factor("penalty", -1.0)
+    model(x, y)
+
+
+def test_a_factor_is_no_datum():
+    """ArviZ would find two log likelihoods, and not know which to take."""
+    options = {"num_chains": 1, "num_warmup": 2, "num_samples": 9, "progress": False}
+    found = gp.sample(
+        random.key(0),
+        with_factor,
+        *DATA,
+        sampler=Walk(),
+        log_likelihood=True,
+        **options,
+    )
+    found = gp.posterior_predictive(
+        random.key(1), with_factor, found, *DATA, add_to=found
+    )
+    prior = gp.prior_predictive(random.key(2), with_factor, *DATA, num_draws=3)
+    for name in ("log_likelihood", "observed_data", "posterior_predictive"):
+        assert set(group(found, name)) == {"y"}
+    assert set(group(prior, "prior_predictive")) == {"y"}
+
+
 def test_arviz_compares_and_draws_both(draws, of_fit):
     with np.errstate(all="ignore"), pytest.warns() as _:
         found = az.compare({"draws": draws, "fit": of_fit})

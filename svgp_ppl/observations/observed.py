@@ -20,6 +20,7 @@ __all__ = [
     "Observed",
     "data_of",
     "draw_of",
+    "has_data",
     "known_part",
     "known_rows",
     "known_terms",
@@ -41,11 +42,17 @@ class Observed(NamedTuple):
     known: Any
 
 
+def has_data(site: dict) -> bool:
+    """Whether a site has data; that of ``numpyro.factor`` is observed without any."""
+    is_observed = site["type"] == "sample" and site["is_observed"]
+    return is_observed and "is_auxiliary" not in site["infer"]
+
+
 def data_of(sites: dict[str, dict]) -> dict[str, Observed]:
     """The data of every observed site of a trace."""
     found = {}
     for name, site in sites.items():
-        if site["type"] == "sample" and site["is_observed"]:
+        if has_data(site):
             values, distribution = jnp.asarray(site["value"]), site["fn"]
             if distribution.support.is_discrete:
                 values = values.astype(int)

@@ -20,6 +20,7 @@ from svgp_ppl.observations.observed import (
     Observed,
     data_of,
     draw_of,
+    has_data,
     known_part,
     known_rows,
     known_terms,
@@ -198,8 +199,8 @@ class Groups:
 
 def _is_data(site: dict) -> bool:
     """Whether a site is observed, or would be with data among the arguments."""
-    is_sample = site["type"] == "sample" and not is_inducing(site)
-    return is_sample and (site["is_observed"] or expected_of(site) is not None)
+    is_seen = has_data(site) or expected_of(site) is not None
+    return is_seen and not is_inducing(site)
 
 
 def latent_values(sites: dict[str, dict]) -> dict[str, Any]:
