@@ -150,9 +150,10 @@ def with_intercept(latent):
         w = numpyro.param("w", 1.5)
         lengthscale = numpyro.sample("lengthscale", numpyro.distributions.LogNormal())
         kernel = gp.kernels.RBF(1.3, lengthscale)
-        seen = latent(x, b, w, kernel)
+        seen, scale = latent(x, b, w, kernel), 0.4
+        seen, scale = seen if isinstance(seen, tuple) else (seen, scale)
         with numpyro.plate("data", len(x)):
-            gp.observe("y", gp.likelihoods.Gaussian(0.4), seen, obs=y)
+            gp.observe("y", gp.likelihoods.Gaussian(scale), seen, obs=y)
 
     return model
 
@@ -168,6 +169,11 @@ def added(x, b, w, kernel):
 def as_mean(x, b, w, kernel):
     f = process(kernel, lambda x: jnp.sin(b) + b * x[:, 0])
     return 2.0 * f(x) - f(x + 0.1) + x[:, 0]
+
+
+def noisy(x, b, w, kernel):
+    """A latent, and the scale of the noise."""
+    return process(kernel, lambda x: jnp.full(len(x), b))(x), jnp.exp(w)
 
 
 def weighted(x, b, w, kernel):
@@ -204,6 +210,7 @@ NEVER = {"b_auto_loc": np.inf}
         (as_mean, None, []),
         (weighted, NEVER, ["w"]),
         (moved, None, ["b", "w"]),
+        (noisy, None, ["w"]),
         pytest.param(deep, None, [], marks=pytest.mark.slow),
         pytest.param(deep_and_added, None, ["b"], marks=pytest.mark.slow),
     ],
@@ -217,7 +224,7 @@ def test_what_is_forgotten_is_named(latent, freeze, names):
         continued(fitted, freeze=freeze, **options)
     found = [str(w.message) for w in caught if "update forgets" in str(w.message)]
     assert len(found) == bool(names)
-    assert not names or f"said about {names}: the latent" in found[0]
+    assert not names or f"said about {names}: the data" in found[0]
 
 
 def test_what_stands_for_earlier_data_says_so(tmp_path):

@@ -7,6 +7,9 @@ if for random c, d, e
 
     ∂θ (cᵀb + dᵀw + eᵀx) ≠ ∂θ cᵀ Σ_t w_t m_t(x_t).
 
+Or if the likelihood depends on it, as on the scale of its noise: where the marginals
+are held, ∂θ cᵀ E log p(y | f) ≠ 0.
+
 Features that are no functionals of f, such as Fourier features, describe f − m by k_uu
 and k_uf: with another kernel or mean, the same u is another f.
 """
@@ -100,10 +103,17 @@ def forgotten(
 
 
 def _sums(sites: Mapping[str, dict], key) -> Array:
-    """cᵀb + dᵀw + eᵀx, cᵀ Σ_t w_t m_t(x_t), and what u means, over all latents; [3]."""
-    latents: list[Latent] = [e.latent for e in observe_sites(dict(sites)).values()]
+    """What acts beside the processes, cᵀ Σ_t w_t m_t(x_t), and what u means; [3]."""
+    seen = observe_sites(dict(sites))
+    latents: list[Latent] = [expected.latent for expected in seen.values()]
     latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
     total = of_means = of_features = jnp.zeros(())
+    for name, expected in seen.items():
+        key, own = random.split(key)
+        c = random.uniform(own, expected.batch_shape, minval=0.5, maxval=1.5)
+        held = jax.lax.stop_gradient(expected.marginal())
+        terms = expected.log_prob_of(sites[name]["value"], held)
+        total += jnp.sum(c * terms)
     for latent in latents:
         for terms, offset in zip(latent.terms, latent.offsets):
             key, own = random.split(key)

@@ -71,10 +71,11 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     Gaussian likelihood, fixed hyperparameters and inducing inputs it is the fit of all
     data at once.
 
-    Nothing is kept about values that the latent depends on beside its processes, as an
-    intercept ``b`` in ``f(x) + b`` or a network in ``f(net(x))``: they are fitted to
-    the new data alone, with a warning. Write ``mean=lambda x: jnp.full(len(x), b)``,
-    put the network inside the kernel (z are then inputs of it), or freeze them.
+    Nothing is kept about values on which the data depend beside the processes, as the
+    scale of the noise, an intercept ``b`` in ``f(x) + b`` or a network in
+    ``f(net(x))``: they are fitted to the new data alone, with a warning. Freeze them;
+    or write ``mean=lambda x: jnp.full(len(x), b)``, and put the network inside the
+    kernel (z are then inputs of it).
 
     Data that no argument brings, as those of a boundary inside the model, would count
     again in every update, with a warning: let an argument leave them out.
@@ -131,11 +132,11 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     seen, lost = _seen_by(key_seen, earlier, frozen, args, of_model)
     if lost:
         warnings.warn(
-            f"update forgets what the earlier data said about {lost}: the latent "
-            "depends on them beside its processes, and they are fitted to the new data "
-            "alone. Write an intercept as mean= of a process and a network before it "
-            "inside its kernel, or freeze what has been learnt: "
-            "freeze={parameter: np.inf}, with names of "
+            f"update forgets what the earlier data said about {lost}: the data depend "
+            "on them beside the processes, through the likelihood or the latent, and "
+            "they are fitted to the new data alone. Freeze what has been learnt, "
+            "freeze={parameter: np.inf}; or write an intercept as mean= of a process, "
+            "and a network before it inside its kernel. The parameters are "
             f"{sorted(earlier.params)}.",
             stacklevel=2,
         )
