@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 from jax import random
 from numpyro.handlers import Messenger, block, replay, scope, seed, substitute, trace
@@ -47,7 +46,6 @@ __all__ = [
     "mutable",
     "outside",
     "prototype",
-    "random_key",
     "replay_distributions",
     "require_new_site",
     "set_up",
@@ -199,11 +197,6 @@ def set_up(guide: Callable, key, args: tuple, kwargs: Mapping[str, Any]) -> None
 def unpacked(guide: Any, latent: Any) -> dict[str, Any]:
     """Unconstrained values by site, from the flat ones of an ``AutoContinuous``."""
     return guide._unpack_latent(jnp.asarray(latent))
-
-
-def random_key() -> Any:
-    """A key from ``numpyro.handlers.seed``; None if there is none."""
-    return numpyro.prng_key() if _PYRO_STACK else None
 
 
 def enclosing_plates() -> list[plate]:

@@ -22,9 +22,10 @@ from jaxtyping import Array, Float
 from svgp_ppl.checks import require_count, require_positive
 from svgp_ppl.expectations import Method, is_random
 from svgp_ppl.features import Points, as_features, jitter_of
-from svgp_ppl.handlers import marked_deterministic, random_key, require_new_site
+from svgp_ppl.handlers import marked_deterministic, require_new_site
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.kernels.kernel import may_vanish
+from svgp_ppl.keys import random_key
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected

@@ -136,6 +136,7 @@ def test_safe_sqrt_has_a_finite_gradient_at_zero():
     value, slope = jax.value_and_grad(linalg.safe_sqrt)(0.0)
     assert value == 0.0 and slope == 0.0
     assert jnp.allclose(jax.grad(linalg.safe_sqrt)(4.0), 0.25)
+    assert jnp.allclose(jax.grad(jax.grad(linalg.safe_sqrt))(4.0), -1 / 32)
 
 
 @both_precisions

@@ -342,6 +342,23 @@ def test_random_guide_needs_a_key():
         gp.predict(counts_model, random_guide(), X_COUNTS)
 
 
+def test_a_model_that_asks_for_keys_is_averaged_over_them():
+    """As dropout does: half of the draws predict at zero, half at the inputs."""
+
+    def dropped(x, y=None):
+        gaussian_model(x * random.bernoulli(numpyro.prng_key()), y)
+
+    posterior = (gp.AutoGaussian(gaussian_model), gaussian_params())
+    with pytest.raises(ValueError, match="keys for which the model asks itself"):
+        gp.predict(dropped, posterior, X_NEW)
+    options = {"key": random.key(3), "num_draws": 200}
+    mean = gp.predict(dropped, posterior, X_NEW, **options)["y"].mean
+    at_x, at_zero = (predict_gaussian(x).mean for x in (X_NEW, 0 * X_NEW))
+    share = (mean[0] - at_zero[0]) / (at_x[0] - at_zero[0])
+    assert 0.35 < share < 0.65
+    np.testing.assert_allclose(mean, share * at_x + (1 - share) * at_zero, atol=1e-9)
+
+
 def test_random_guide_is_averaged_over_its_draws():
     at_new = gp.predict(
         counts_model, random_guide(), X_COUNTS, key=random.key(0), num_draws=40

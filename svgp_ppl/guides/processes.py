@@ -14,7 +14,8 @@ from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
 from svgp_ppl.guides.points import PointEstimates
-from svgp_ppl.handlers import is_inducing, prototype, random_key, set_up, trace_of
+from svgp_ppl.handlers import is_inducing, prototype, set_up, trace_of
+from svgp_ppl.keys import random_key
 from svgp_ppl.observations import expected_of, observe_sites
 from svgp_ppl.plates import first_rows
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected

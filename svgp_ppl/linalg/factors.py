@@ -94,10 +94,22 @@ def solve_lower_transposed(
     return transposed(b)[0]
 
 
+@jax.custom_jvp
 def safe_sqrt(x: Array) -> Array:
-    """√x clamped at zero, with derivative zero (not infinite) there."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+    """√x clamped at zero, with derivative zero (not infinite) there.
+
+    The value does not need a stand-in for x ≤ 0: XLA may compute x twice, as 1e-33 to
+    compare it and as 0 to take the root, and would return the root of the stand-in.
+    """
+    return jnp.sqrt(jnp.where(x > 0, x, 0.0))
+
+
+@safe_sqrt.defjvp
+def _(primals, tangents):
+    root = safe_sqrt(*primals)
+    positive = root > 0
+    slope = 0.5 / jnp.where(positive, root, 1.0)
+    return root, jnp.where(positive, slope, 0.0) * tangents[0]
 
 
 def floored_sqrt(x: Array) -> Array:

@@ -27,6 +27,7 @@ from svgp_ppl.handlers import (
     trace_of,
 )
 from svgp_ppl.input_columns import columns_of
+from svgp_ppl.keys import asks_for_keys
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
@@ -166,12 +167,16 @@ class PosteriorModel:
         """
         return self._look(lambda _, sites: function(sites))
 
-    def _look(self, function: Callable[[dict[str, dict], dict[str, dict]], Any]) -> Any:
-        """The same of the traces of guide and model."""
+    def _look(
+        self,
+        function: Callable[[dict[str, dict], dict[str, dict]], Any],
+        outer: Callable[[Callable], Callable] | None = None,
+    ) -> Any:
+        """The same of the traces of guide and model, a handler around the model."""
 
         def facts(args, kwargs, leaves, key):
-            posterior = self._one(leaves, 0)
-            return function(*self._traces(posterior, key, args, kwargs, _of_shapes))
+            run = (self._one(leaves, 0), key, args, kwargs, outer or _of_shapes)
+            return function(*self._traces(*run))
 
         key = random.key(0) if self.key is None else self.key
         return look(facts, self._args, self._kwargs, self._leaves, key)
@@ -183,6 +188,12 @@ class PosteriorModel:
 
     @cached_property
     def _facts(self) -> _Facts:
+        keys = asks_for_keys()
+
+        def outer(model: Callable) -> Callable:
+            keys.fn = _of_shapes(model)
+            return keys
+
         def facts(guide_trace, sites) -> _Facts:
             require_all_rows(sites, _lengths((self._args, self._kwargs)))
             require_params({**guide_trace, **sites}, self.posterior)
@@ -193,11 +204,11 @@ class PosteriorModel:
             return _Facts(
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
-                _any_drawn(guide_trace, sites),
+                keys.found or _any_drawn(guide_trace, sites),
                 columns_of(sites),
             )
 
-        return self._look(facts)
+        return self._look(facts, outer)
 
     def require_fit(self) -> None:
         """Raise unless the posterior fits the model, which has something to predict."""

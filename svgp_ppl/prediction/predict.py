@@ -74,8 +74,8 @@ def predict(
     elif key is None:
         raise ValueError(
             "this prediction draws random numbers (latent sites of the guide, or of "
-            "the model that the guide does not have, or the layers of a deep model): "
-            "pass key=jax.random.key(...)."
+            "the model that the guide does not have, the layers of a deep model, or "
+            "keys for which the model asks itself): pass key=jax.random.key(...)."
         )
     else:
         num_draws = require_count(num_draws, "num_draws")
