@@ -13,11 +13,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
+from numpyro import handlers
 from scipy.special import logsumexp
 from scipy.stats import poisson
 
 import svgp_ppl as gp
-from svgp_ppl.diagnostics import group, to_arviz
+from svgp_ppl.diagnostics import group, loo, to_arviz
 from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, Walk, counts_z, projection
 
 KNOWN = np.arange(20) % 3 != 0
@@ -211,6 +212,26 @@ def test_other_sites_are_drawn_too(fitted):
 
 
 # --------------------------------------------------------------------- ArviZ as it is
+
+
+def test_sites_may_have_a_slash_in_their_names():
+    """Those of scopes and of networks: ArviZ 1 would refuse the draws, once made."""
+    scoped = handlers.scope(model, prefix="here")
+    options = {"num_chains": 2, "num_warmup": 2, "num_samples": 40, "progress": False}
+    draws = gp.sample(
+        random.key(0), scoped, *DATA, sampler=Walk(), log_likelihood=True, **options
+    )
+    drawn = group(draws, "posterior")
+    assert {"here/f", "here/variance"} <= set(drawn)
+    variables = gp.hyperparameters(draws)
+    assert len(variables) == len(drawn) - 1
+    assert set(variables) < set(draws["posterior"].data_vars)
+    at_x = gp.predict(scoped, draws, DATA[0])["here/y"]
+    likelihood = group(draws, "log_likelihood")["here/y"]
+    assert likelihood.shape == (2, 40, *np.shape(at_x.mean))
+    checked = gp.posterior_predictive(random.key(1), scoped, draws, *DATA, add_to=draws)
+    assert set(group(checked, "observed_data")) == {"here/y"}
+    assert np.isfinite(loo(draws).elpd)
 
 
 def with_factor(x, y=None):

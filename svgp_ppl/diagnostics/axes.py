@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from svgp_ppl.diagnostics.kept import is_arviz
+from svgp_ppl.diagnostics.posterior import site_of
 
 __all__ = ["Axes", "axes_of"]
 
@@ -83,10 +84,11 @@ def _axes_within(posterior: Any) -> Axes:
                 continue
             for name, values in posterior[group].coords.items():
                 coords[str(name)] = values.values
-            for name, values in posterior[group].data_vars.items():
+            for values in posterior[group].data_vars.values():
                 axes = [axis for axis in values.dims if axis not in ("chain", "draw")]
-                if axes and not any(axis.startswith(f"{name}_") for axis in axes):
-                    dims[str(name)] = axes
+                by_default = f"{values.name}_"
+                if axes and not any(axis.startswith(by_default) for axis in axes):
+                    dims[site_of(values)] = axes
     return Axes(coords, dims)
 
 

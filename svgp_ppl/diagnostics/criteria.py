@@ -167,7 +167,7 @@ def _by_arviz(criterion: Any, posterior: Any, site: str, values: np.ndarray) -> 
     with warnings.catch_warnings():
         # About Pareto shapes, which are returned, and large variances of terms.
         warnings.simplefilter("ignore")
-        return criterion(alone, pointwise=True, var_name=site)
+        return criterion(alone, pointwise=True)
 
 
 def _first(found: Any, *names: str) -> Any:

@@ -22,8 +22,12 @@ __all__ = [
     "label",
     "load_arviz",
     "require_draws",
+    "site_of",
     "to_arviz",
 ]
+
+# Of a variable that cannot have the name of its site.
+_SITE = "site"
 
 # Those that checks of a model make; what a fit was drawn to comes first.
 ARVIZ_GROUPS = (
@@ -128,11 +132,34 @@ def to_arviz(
         if int(arviz.__version__.split(".")[0]) < 1:
             result = build(**arrays, coords=coords, dims=dims, **saved)
         else:
-            result = build(arrays, coords=coords, dims=dims, **saved)
+            result = _as_tree(build, arrays, coords or {}, dims or {}, saved)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)
     return result
+
+
+def _as_tree(build: Any, arrays: dict, coords: Any, dims: Any, saved: dict) -> Any:
+    """A ``DataTree``, whose variables and dimensions cannot have names with a slash.
+
+    Those of scoped sites and of networks have one, ``net/weight``: it becomes a dot,
+    and the variable keeps the name of its site as an attribute.
+    """
+
+    def named(name: Any) -> Any:
+        return name.replace("/", ".") if isinstance(name, str) else name
+
+    tree = build(
+        {key: {named(n): v for n, v in held.items()} for key, held in arrays.items()},
+        coords={named(name): labels for name, labels in coords.items()},
+        dims={named(n): [*map(named, axes)] for n, axes in dims.items()},
+        **saved,
+    )
+    for key, held in arrays.items():
+        for name in held:
+            if "/" in name:
+                tree[key].variables[named(name)].attrs[_SITE] = name
+    return tree
 
 
 def add_groups(posterior: Any, others: Any) -> Any:
@@ -179,7 +206,8 @@ def hyperparameters(posterior: Any) -> list[str]:
             'var_names=["~f"].'
         )
     name = "posterior" if "posterior" in posterior else "prior"
-    return [n for n in group(posterior, name) if n not in kept.whitened_sites]
+    variables = posterior[name].data_vars.values()
+    return [str(v.name) for v in variables if site_of(v) not in kept.whitened_sites]
 
 
 def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
@@ -196,7 +224,13 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
     require_draws(posterior)
     if name not in posterior:
         return {}
-    return {key: value.values for key, value in posterior[name].data_vars.items()}
+    variables = posterior[name].data_vars.values()
+    return {site_of(variable): variable.values for variable in variables}
+
+
+def site_of(variable: Any) -> str:
+    """The name of the site of a variable of an ArviZ object."""
+    return variable.attrs.get(_SITE, variable.name)
 
 
 def require_draws(posterior: Any) -> None:

@@ -95,7 +95,7 @@ def solve_lower_transposed(
 
 
 @jax.custom_jvp
-def safe_sqrt(x: Array) -> Array:
+def safe_sqrt(x: Array | float) -> Array:
     """√x clamped at zero, with derivative zero (not infinite) there.
 
     The value does not need a stand-in for x ≤ 0: XLA may compute x twice, as 1e-33 to
