@@ -232,6 +232,11 @@ def test_sites_may_have_a_slash_in_their_names():
     checked = gp.posterior_predictive(random.key(1), scoped, draws, *DATA, add_to=draws)
     assert set(group(checked, "observed_data")) == {"here/y"}
     assert np.isfinite(loo(draws).elpd)
+    alike = {"here/a": np.zeros((1, 3)), "here.a": np.ones((1, 3))}
+    kept = group(to_arviz(alike), "posterior")
+    assert kept.keys() == alike.keys()
+    for name, values in alike.items():
+        np.testing.assert_array_equal(kept[name], values)
 
 
 def with_factor(x, y=None):

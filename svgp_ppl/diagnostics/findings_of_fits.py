@@ -99,8 +99,8 @@ def rough_quadrature(facts: Facts) -> list[Finding]:
             continue
         side = "higher" if change > 0 else "lower"
         what = (
-            f"The expectation of log p(y | f) at site '{name}' is off: with {more:.0f} "
-            f"quadrature nodes in place of {nodes:.0f} it is {in_nats(abs(change))} "
+            f"The expectation of log p(y | f) at site '{name}' is off: with {more} "
+            f"quadrature nodes in place of {nodes} it is {in_nats(abs(change))} "
             f"{side}."
         )
         options = any_of(

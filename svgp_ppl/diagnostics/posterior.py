@@ -142,12 +142,17 @@ def to_arviz(
 def _as_tree(build: Any, arrays: dict, coords: Any, dims: Any, saved: dict) -> Any:
     """A ``DataTree``, whose variables and dimensions cannot have names with a slash.
 
-    Those of scoped sites and of networks have one, ``net/weight``: it becomes a dot,
-    and the variable keeps the name of its site as an attribute.
+    Those of scoped sites and of networks have one, ``net/weight``: it becomes a dot
+    (and an underscore follows where that is the name of another), and the variable
+    keeps the name of its site as an attribute.
     """
+    taken = {name for held in arrays.values() for name in held}
 
     def named(name: Any) -> Any:
-        return name.replace("/", ".") if isinstance(name, str) else name
+        if not isinstance(name, str) or "/" not in name:
+            return name
+        name = name.replace("/", ".")
+        return f"{name}_" if name in taken else name
 
     tree = build(
         {key: {named(n): v for n, v in held.items()} for key, held in arrays.items()},
