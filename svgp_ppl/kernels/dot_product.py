@@ -121,10 +121,7 @@ class ArcCosine(Kernel):
         pairs = pairs.map(self._augment)
         # cos θ = 1 − r²/2 with r the distance of the unit vectors: unlike acos of the
         # normalised inner product it keeps small angles, and r = 0 exactly for θ = 0.
-        squares = pairs.map(_normalise).squared_distance()
-        # Of equal rows these may differ by rounding, and the slope of θ would be noise.
-        least = (8 * jnp.finfo(squares.dtype).eps) ** 2
-        squares = jnp.where(squares > least, jnp.minimum(squares, 4.0), 0.0)
+        squares = jnp.minimum(pairs.map(_normalise).squared_distance(), 4.0)
         cosine = 1.0 - 0.5 * squares
         sine = safe_sqrt(squares * (1.0 - 0.25 * squares))
         angle = 2 * jnp.arctan2(safe_sqrt(squares), safe_sqrt(4.0 - squares))
