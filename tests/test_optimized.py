@@ -41,6 +41,19 @@ def test_optimisations_change_nothing_but_rounding(plain, optimized):
         np.testing.assert_allclose(values, plain[name], rtol=1e-6, atol=1e-8)
 
 
+def test_the_slope_of_an_angle_between_equal_rows_is_no_noise(optimized):
+    x = np.random.default_rng(26).normal(size=(20, 6))
+    weights = jnp.linspace(0.7, 1.3, 6) * 6**0.5
+
+    def total(weights):
+        return jnp.sum(gp.kernels.ArcCosine(0, 1.0, weights)(x[:10], x))
+
+    slope = jax.jit(jax.grad(total))(weights)
+    for number, unit in enumerate(1e-5 * np.eye(6)):
+        difference = (total(weights + unit) - total(weights - unit)) / 2e-5
+        np.testing.assert_allclose(slope[number], difference, atol=1e-6)
+
+
 @both_precisions
 @pytest.mark.parametrize("columns", [1, 6])
 def test_equal_rows_are_equal_in_every_part_of_a_program(columns, precision, optimized):

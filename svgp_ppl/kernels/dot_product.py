@@ -123,6 +123,10 @@ class ArcCosine(Kernel):
         # normalised inner product it keeps small angles, and r = 0 exactly for θ = 0.
         squares = jnp.minimum(pairs.map(_normalise).squared_distance(), 4.0)
         cosine = 1.0 - 0.5 * squares
+        # Of equal rows r may be a rounding error, and the slope of θ another over it:
+        # they take no part in θ. The cosine has what derivatives see at θ = 0.
+        least = (8 * jnp.finfo(squares.dtype).eps) ** 2
+        squares = jnp.where(squares > least, squares, 0.0)
         sine = safe_sqrt(squares * (1.0 - 0.25 * squares))
         angle = 2 * jnp.arctan2(safe_sqrt(squares), safe_sqrt(4.0 - squares))
         variance = single("variance", self.variance) / jnp.pi
