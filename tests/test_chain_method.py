@@ -58,6 +58,7 @@ def assert_close(one, other):
             np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(
     "sampler, num_warmup",

@@ -113,6 +113,7 @@ def test_draws_of_a_fit_are_those_of_q(fitted, of_fit):
     np.testing.assert_allclose(np.cov(white), np.eye(5), atol=5.0 * np.sqrt(2 / 400))
 
 
+@pytest.mark.thorough
 def test_log_likelihood_of_draws_is_that_of_the_sampler(draws):
     again = gp.log_likelihood(random.key(5), model, draws, *DATA)
     one, other = (group(d, "log_likelihood")["y"] for d in (again, draws))

@@ -143,6 +143,7 @@ def test_a_file_of_another_fit_is_not_replaced(tmp_path, other, difference):
     assert path.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_a_guide_that_has_predicted_goes_on_from_the_file(tmp_path):
     def run(num_steps, guide):
         options = {"num_steps": num_steps, "progress": False, "checkpoint": path}

@@ -149,6 +149,7 @@ def test_an_identical_prediction_runs_the_model_once(monkeypatch):
     assert len(runs) == 1
 
 
+@pytest.mark.thorough
 def test_no_data_outlive_their_call():
     model = make_model()
     fitted = fit(model)
@@ -493,6 +494,7 @@ def test_functions_around_a_function_may_lead_back_to_it():
     assert again(jnp.ones(3))[0] == 5.0
 
 
+@pytest.mark.thorough
 def test_a_fit_sees_what_its_model_reads_now(monkeypatch):
     monkeypatch.setitem(globals(), "TABLE", counts_z())
 
@@ -508,6 +510,7 @@ def test_a_fit_sees_what_its_model_reads_now(monkeypatch):
     assert fit(model, guide).losses[0] != first[0]
 
 
+@pytest.mark.thorough
 def test_a_fit_sees_what_is_set_in_an_object_among_the_arguments():
     def model(x, y=None, settings=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(settings.factor, 0.9), counts_z())

@@ -174,7 +174,7 @@ def at_the_fit(target, guide, params):
     ("model", "make_guide"),
     [
         (renamed, gp.AutoGaussian),
-        (with_level, gp.AutoCoupled),
+        pytest.param(with_level, gp.AutoCoupled, marks=pytest.mark.thorough),
         pytest.param(without_prior, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(with_mean, gp.AutoGaussian, marks=pytest.mark.slow),
         pytest.param(with_mean, mixture, marks=pytest.mark.slow),
@@ -243,6 +243,7 @@ def value_and_slopes(function, at):
     return jax.jit(lambda x: slopes(x)[::-1])(at)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "make_guide"),
     [
@@ -273,7 +274,7 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "make_guide"),
     [
-        (with_level, gp.AutoGaussian),
+        pytest.param(with_level, gp.AutoGaussian, marks=pytest.mark.thorough),
         (outputs_in_a_sum, diagonal),
         pytest.param(outputs_in_a_sum, gp.AutoGaussian, marks=pytest.mark.slow),
         (three_terms, lambda model: gp.AutoCoupled(model, [["f", "h"], ["g"]])),
@@ -309,7 +310,10 @@ def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
     np.testing.assert_allclose(found, precision, atol=0.01)
 
 
-@pytest.mark.parametrize("make_guide", [gp.AutoGaussian, gp.AutoCoupled])
+@pytest.mark.parametrize(
+    "make_guide",
+    [pytest.param(gp.AutoGaussian, marks=pytest.mark.thorough), gp.AutoCoupled],
+)
 def test_outputs_that_do_not_depend_on_each_other_keep_the_q_of_the_fit(make_guide):
     """One group of sites for each output, or the one that the guide has."""
 
@@ -354,6 +358,7 @@ def test_blocks_are_the_gaussians_of_the_fit(
     assert start.num_blocks == num_blocks
 
 
+@pytest.mark.thorough
 def test_a_sampler_of_minibatches_takes_no_gradient_of_all_data_for_each_value():
     def subsampled(x, y=None):
         f = gp.sparse_gp("f", kernel("f"), X[::4], num_outputs=2)
@@ -438,6 +443,7 @@ def test_coordinates_are_scaled_by_the_inverse_curvature():
     assert np.all(np.triu(found.scale_tril, 1) == 0.0)
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_processes_follow_what_is_added_to_them(precision):
     """Gaussian noise, q(v) exact: the negative Hessian at the centre is the identity.
@@ -469,6 +475,7 @@ def test_processes_follow_what_is_added_to_them(precision):
     assert np.linalg.eigvalsh(curvature_in(alone))[-1] > 1000
 
 
+@pytest.mark.thorough
 def test_coordinates_of_coordinates():
     """η = mean + scale_tril η': values and pseudo-data are those at η."""
     _, start = started(with_level, gp.AutoCoupled)
@@ -486,6 +493,7 @@ def test_coordinates_of_coordinates():
             np.testing.assert_allclose(a, b, atol=1e-9)
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_far_from_the_fit_density_and_slope_are_finite(precision):
     z, data = counts_z(), unseen(COUNTS_X, COUNTS_Y)
@@ -562,7 +570,14 @@ def test_without_v_the_density_is_the_bound_of_titsias():
     np.testing.assert_allclose(differences, 0.0, atol=1e-8)
 
 
-@pytest.mark.parametrize("handler", [condition, do, substitute])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(condition, marks=pytest.mark.thorough),
+        do,
+        pytest.param(substitute, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_process_that_is_given_is_part_of_the_mean(handler):
     v = np.linspace(-1.0, 1.5, 6).reshape(2, 3)
     free = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
@@ -641,6 +656,7 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
     assert np.max(np.var(draws["f"][:, 1], axis=0)) < 0.9
 
 
+@pytest.mark.thorough
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
     guide = Guide(gp.AutoGaussian(with_mean), {})
@@ -677,6 +693,7 @@ def test_a_model_that_records_moments_keeps_its_v():
         gp.sample(random.key(0), records, X, Y, coordinates="collapsed", **options)
 
 
+@pytest.mark.thorough
 def test_draws_of_a_collapsed_model_have_its_v():
     options = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
     options["sampler"] = Walk()

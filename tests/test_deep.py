@@ -125,6 +125,7 @@ def test_layer_without_variance_is_plain_composition():
     assert errors[1] < 1e-4 < errors[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "loss",
     [

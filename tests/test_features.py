@@ -234,6 +234,7 @@ def test_fourier_k_uu_is_the_gram_matrix_of_the_inner_product(kernel):
     close(found * scale * scale[:, None], wanted)
 
 
+@pytest.mark.thorough
 @one_matern
 def test_fourier_k_uf_reproduces(kernel):
     """φ inside; beyond the interval ⟨φ, k(x, ·)⟩ by quadrature."""
@@ -279,6 +280,7 @@ def test_fourier_features_never_explain_more_than_there_is(kernel):
         np.testing.assert_allclose(np.diagonal(rest)[:3], tail, rtol=0.02)
 
 
+@pytest.mark.thorough
 @one_matern
 def test_fourier_bound_is_the_dense_one(kernel):
     """log N(y; 0, Q + σ²I) − tr(K − Q) / 2σ² at the best q(v), from the model."""
@@ -434,6 +436,7 @@ def test_a_latent_at_a_derivative_is_a_difference_of_latents(z):
     close(pairs, jnp.diagonal(covariance(kernel, *ours)))
 
 
+@pytest.mark.thorough
 def test_concatenated_points_have_the_white_noise_of_points():
     kernel, z = K.RBF() + K.White(0.5), jnp.asarray([[0.0], [0.4], [1.3]])
     parts = ft.Concatenated((ft.Points(z[:1]), ft.Derivative(z[:2]), ft.Points(z[1:])))

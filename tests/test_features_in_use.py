@@ -85,7 +85,14 @@ def test_update_wants_features_that_stay():
         gp.update(random.key(1), fit, X, Y, **EXACT)
 
 
-@pytest.mark.parametrize("moving", ["variance", "lengthscale", "level"])
+@pytest.mark.parametrize(
+    "moving",
+    [
+        pytest.param("variance", marks=pytest.mark.thorough),
+        pytest.param("lengthscale", marks=pytest.mark.thorough),
+        "level",
+    ],
+)
 def test_update_wants_fourier_features_that_mean_the_same(moving):
     """With another kernel or mean, the same u is another f."""
 
@@ -110,6 +117,7 @@ def test_update_wants_fourier_features_that_mean_the_same(moving):
     assert new.params[f"{moving}_auto_loc"] == fit.params[f"{moving}_auto_loc"]
 
 
+@pytest.mark.thorough
 @mostly_slopes
 def test_functions_have_the_law_of_the_latent(make):
     model = regression(make())
@@ -180,7 +188,11 @@ FAR = ft.average(Z + 9.0, Z + 9.2)
 BOTH = ft.Concatenated((FAR, ft.Concatenated((ft.Points(Z),))))
 
 
-@pytest.mark.parametrize(("z", "x"), [(BOTH, AROUND), (Z, BOTH)], ids="zx")
+@pytest.mark.parametrize(
+    ("z", "x"),
+    [pytest.param(BOTH, AROUND, marks=pytest.mark.thorough), (Z, BOTH)],
+    ids="zx",
+)
 def test_pathwise_functions_have_white_noise_at_points_among_others(z, x):
     # 2 × (6 + 21) comparisons at 5 standard errors: fails by chance once in 3e4 keys.
     kernel = K.RBF(1.0, 0.7) + K.White(0.5)
@@ -256,6 +268,7 @@ def rows(areas, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(areas), obs=y)
 
 
+@pytest.mark.thorough
 def test_batches_of_areas():
     areas = ft.average(EDGES[:-1], EDGES[1:], 3)
     adam = {"optimizer": optax.adam(0.03), "num_steps": 400}
@@ -284,6 +297,7 @@ def test_a_failed_factorisation_names_the_features():
         fitted(model, X, Y, optimizer=optax.adam(0.1))
 
 
+@pytest.mark.thorough
 def test_additive_fourier_features():
     """A Fourier process for each column, and a guide that couples them."""
     x = np.random.default_rng(1).uniform(0.0, 3.0, (40, 2))
@@ -308,6 +322,7 @@ def test_additive_fourier_features():
     assert np.sqrt(np.mean((np.asarray(mean) - y) ** 2)) < 0.1
 
 
+@pytest.mark.thorough
 def test_features_with_parameters():
     """Areas whose borders are fitted: arrays of features are leaves of a pytree."""
 

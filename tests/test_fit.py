@@ -53,6 +53,7 @@ def test_fit_is_svi_run(fitted):
     assert_same_params(fitted.params, plain.params, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_rows", [None, 5])
 def test_another_key_starts_elsewhere_whoever_has_used_the_guide(num_rows):
     def batched(x, y=None, num_data=None):
@@ -74,6 +75,7 @@ def test_another_key_starts_elsewhere_whoever_has_used_the_guide(num_rows):
     np.testing.assert_array_equal(losses(0, guide), first)
 
 
+@pytest.mark.thorough
 def test_parts_of_a_guide_start_with_the_key():
     def guides():
         guide = AutoGuideList(counts_model)
@@ -297,6 +299,7 @@ def test_failure_keeps_the_last_finite_state():
         )
 
 
+@pytest.mark.thorough
 def test_failure_of_a_likelihood_names_site_and_datum():
     def model(x, y):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(COUNTS_Z))
@@ -325,6 +328,7 @@ def test_numbers_of_steps_are_checked(name, value):
 # ----------------------------------------------------------------------- guides
 
 
+@pytest.mark.thorough
 def test_covariance_is_full_or_diagonal():
     guide = gp.AutoGaussian(counts_model, "diagonal", prefix="q")
     fitted = gp.fit(
@@ -388,6 +392,7 @@ def test_guide_of_a_model_without_processes():
         gp.fit(random.key(0), model, guide, num_steps=1, progress=False)
 
 
+@pytest.mark.thorough
 def test_trace_elbo_can_be_the_loss(fitted):
     # The same bound with noise: started from the fit, its mean is the fit's bound.
     noisy = gp.fit(

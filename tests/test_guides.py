@@ -320,6 +320,7 @@ def test_pairwise_bound_is_exact_for_equal_and_for_distant_components():
     np.testing.assert_allclose(jensen - far, 14 * (1 - np.log(2)) / 2, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_mixture_has_the_value_of_its_own_draws():
     guide, params = gp.AutoMixture(additive, 3), mixture_params("diagonal", 3)
     marginal = gp.MarginalELBO(entropy="monte_carlo", num_entropy_draws=20_000)
@@ -525,6 +526,7 @@ def test_weights_wait_for_half_of_the_steps():
     assert gp.AutoMixture(network, 1).late_names() == set()
 
 
+@pytest.mark.thorough
 def test_unfreezing_is_kept_in_files(tmp_path):
     fit = default_fit(gp.AutoMixture(network, 2), network, num_steps=6)
     fit.save(tmp_path / "fit")

@@ -14,6 +14,7 @@ SIZES = {"num_chains": 2, "num_warmup": 20, "num_samples": 10}
 SAMPLER = Walk()
 
 
+@pytest.mark.thorough
 def test_one_call_is_the_two_calls():
     hybrid = gp.fit_and_sample(
         jax.random.key(0),

@@ -69,6 +69,7 @@ def model(x, levels, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.3), latent, obs=y)
 
 
+@pytest.mark.thorough
 def test_levels_of_a_fit_and_new_ones_in_predictions():
     run = {"num_steps": 2, "progress": False, "batch_size": 4}
     with pytest.warns(UserWarning, match="row 3 of an axis of 3"):
@@ -79,6 +80,7 @@ def test_levels_of_a_fit_and_new_ones_in_predictions():
         fit.predict(X[:4], LEVELS[:4] + 1)
 
 
+@pytest.mark.thorough
 def test_levels_of_draws():
     def of_all(x, levels, y):
         level = numpyro.sample("level", dist.Normal().expand([3]).to_event(1))

@@ -41,6 +41,7 @@ def started(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", [np.asarray, jnp.asarray])
 def test_a_fit_is_only_of_its_own_inducing_inputs(of, tmp_path):
     y = np.round(np.exp(Y))
@@ -62,6 +63,7 @@ def test_a_fit_is_only_of_its_own_inducing_inputs(of, tmp_path):
                 ask()
 
 
+@pytest.mark.thorough
 def test_draws_are_only_of_their_own_inducing_inputs():
     y = np.round(np.exp(Y))
     options = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
@@ -71,6 +73,7 @@ def test_draws_are_only_of_their_own_inducing_inputs():
         gp.predict(of_rows, draws, X + 2.0)
 
 
+@pytest.mark.thorough
 def test_draws_of_a_fit_keep_its_inducing_inputs():
     fit = gp.fit(random.key(0), of_rows, None, X, np.round(np.exp(Y)), **STEPS)
     draws = gp.posterior_predictive(random.key(1), of_rows, fit, X, num_draws=3)
@@ -102,6 +105,7 @@ def test_inducing_inputs_that_are_passed_are_passed_again():
         fit.predict(X + 2.0, z=z + 1.0)
 
 
+@pytest.mark.thorough
 def test_what_only_starts_from_an_argument_does_not_count():
     fit = gp.fit(random.key(0), started, None, X, Y, **STEPS)
     assert fit.inducing_origin == {}

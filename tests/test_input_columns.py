@@ -101,6 +101,7 @@ def test_other_columns_are_refused(fitted):
         fitted.predict(TABLE.assign(height=0.0)[["lat", "height"]])
 
 
+@pytest.mark.thorough
 def test_columns_that_the_model_takes_by_name_may_stand_anywhere():
     fitted = gp.fit(random.key(0), by_name, None, TABLE.assign(more=1.0), Y, **STEPS)
     assert fitted.input_columns == {"f": [["lon", "lat"]]}
@@ -108,6 +109,7 @@ def test_columns_that_the_model_takes_by_name_may_stand_anywhere():
     np.testing.assert_array_equal(*moved)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("x", [TABLE.to_numpy(), pd.DataFrame(TABLE.to_numpy())])
 def test_columns_without_names_are_taken_as_they_come(fitted, x):
     fitted.predict(x)

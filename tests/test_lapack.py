@@ -246,6 +246,7 @@ def compiled_by(monkeypatch, function):
     return [call for calls_of_one in calls for call in calls_of_one]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method", ["exact", pytest.param("pathwise", marks=pytest.mark.slow)]
 )
@@ -272,6 +273,7 @@ def test_draws_are_predicted_one_matrix_at_a_time(monkeypatch, method):
     assert compiled_by(monkeypatch, paths) == []
 
 
+@pytest.mark.thorough
 def test_predictions_from_draws_end_with_a_remainder():
     # 90 draws in batches of 44: the shape that waited for ever (docs/decisions/0009).
     rng = np.random.default_rng(0)
@@ -337,6 +339,7 @@ def test_chains_on_a_gpu_are_factorised_in_batches_and_in_no_loop():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("two_platforms")
 @pytest.mark.parametrize("guide", [gp.AutoGaussian, gp.AutoCoupled])
 def test_a_step_of_several_outputs_on_a_gpu_has_no_loop(guide):

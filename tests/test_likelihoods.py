@@ -99,6 +99,7 @@ def test_every_likelihood_is_tested():
 ALIKE = set(EVERY) - {"Softmax"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * (n in ALIKE)) for n in EVERY],
@@ -254,6 +255,7 @@ def test_expectation_bounds_the_predictive_density(name):
     np.testing.assert_allclose(*run(jnp.zeros(N)), rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_mixtures_average_their_components():
     means, variances = np.stack([MEANS, -MEANS]), np.stack([VARIANCES, 0.5 * VARIANCES])
     y, log_pi = jnp.asarray(COUNTS), jnp.log(jnp.array([0.3, 0.7]))

@@ -66,6 +66,7 @@ def pairs(request):
     return fits, draws
 
 
+@pytest.mark.thorough
 def test_fits_are_equal(pairs):
     (masked, left_out), _ = pairs
     np.testing.assert_allclose(masked.losses, left_out.losses, rtol=1e-9)
@@ -97,6 +98,7 @@ def test_loo_is_equal(pairs):
     assert loo(masked).elpd == pytest.approx(loo(left_out).elpd, rel=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["fit", "draws"])
 def test_predictions_and_sample_paths_are_equal(pairs, which):
     fits, draws = pairs
@@ -111,6 +113,7 @@ def test_predictions_and_sample_paths_are_equal(pairs, which):
     np.testing.assert_allclose(*paths, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_masked_model_predicts_all_rows(pairs):
     # A mask says which data count; what is predicted are all inputs.
     (masked, _), _ = pairs

@@ -163,6 +163,7 @@ def still():
         return batches, whole
 
 
+@pytest.mark.thorough
 def test_an_epoch_of_batches_averages_to_the_full_bound(still):
     # Exactly: the data term is a sum over rows, and the KL is the same in every batch.
     batches, whole = still

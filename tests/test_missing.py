@@ -84,6 +84,7 @@ def both(posteriors, which, function):
     return [function(posteriors[name][which]) for name in ROWS]
 
 
+@pytest.mark.thorough
 def test_fits_and_draws_are_those_of_the_other_rows(posteriors):
     losses = both(posteriors, 0, lambda fitted: fitted.losses)
     np.testing.assert_allclose(*losses, rtol=1e-9)
@@ -116,6 +117,7 @@ def test_densities_of_predictions_take_a_mask(posteriors):
         at_data.log_prob(HOLES)
 
 
+@pytest.mark.thorough
 def test_minibatches_with_holes_add_up_to_all_rows():
     # The mean bound of the batches of an epoch is the bound of all rows.
     def batched(x, y, known):
@@ -155,6 +157,7 @@ def bound_with_gradient(model, *data):
     return jax.jit(jax.value_and_grad(loss))(start, *map(jnp.asarray, data))
 
 
+@pytest.mark.thorough
 def test_a_table_with_holes_is_one_site_for_each_output():
     data = COUNTS_X, WITH_HOLES, ENTRIES
     one, other = (bound_with_gradient(m, *data) for m in (table, by_output))
@@ -205,6 +208,7 @@ def test_the_likelihood_of_a_table_is_that_of_its_known_entries():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_predictions_of_a_table_are_made_everywhere():
     posterior = {"f": np.random.default_rng(0).normal(size=(3, 2, 5))}
     plain = gp.predict(table, posterior, COUNTS_X)["y"]
@@ -296,6 +300,7 @@ def test_what_stands_in_for_the_missing_is_allowed(likelihood, num_outputs):
     assert float(nothing) == pytest.approx(float(prior))
 
 
+@pytest.mark.thorough
 def test_traced_labels_that_are_no_labels_are_not_numbers():
     @jax.jit
     def logdensity(y):

@@ -156,6 +156,7 @@ def test_the_rest_moves_by_adam_where_nothing_else_is_said():
     np.testing.assert_allclose(updates["scale"], -0.01, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_steps_alternate_q_first():
     svi = SVI(
         counts_model,
@@ -228,6 +229,7 @@ def test_a_guide_written_by_hand():
     np.testing.assert_allclose(params["m"], gaussian_posterior()[0], rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_a_gaussian_of_the_other_sites_is_left_to_the_rest():
     def model(x, y=None):
         variance = numpyro.sample("variance", dist.LogNormal())

@@ -63,6 +63,7 @@ def fit(model, num_steps=12, **options):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -79,11 +80,13 @@ def test_a_tree_is_fitted_as_its_arrays_are(options):
     assert losses[0][-1] < losses[0][0] - 1.0
 
 
+@pytest.mark.thorough
 def test_a_frozen_tree_stays_where_it_starts():
     held = fit(model, optimizer=optax.lbfgs(), freeze={"net*": np.inf})
     jax.tree.map(np.testing.assert_array_equal, held.params["net$params"], LAYERS)
 
 
+@pytest.mark.thorough
 def test_files_and_draws_give_the_tree_back(tmp_path):
     fitted = fit(model)
     fitted.save(tmp_path / "fit.npz")

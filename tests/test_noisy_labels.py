@@ -353,7 +353,15 @@ def _exact_of_two_processes(y, mean, mix):
 
 
 @mostly_double
-@pytest.mark.parametrize(("rank", "num_classes"), [(1, 3), (1, 5), (2, 4), (2, 6)])
+@pytest.mark.parametrize(
+    ("rank", "num_classes"),
+    [
+        (1, 3),
+        pytest.param(1, 5, marks=pytest.mark.thorough),
+        (2, 4),
+        pytest.param(2, 6, marks=pytest.mark.thorough),
+    ],
+)
 def test_classes_mixed_from_few_processes(rank, num_classes, precision):
     """Fewer processes than C − 1, value and derivatives: those were zero or wrong."""
     rng = np.random.default_rng(rank + num_classes)
@@ -556,6 +564,7 @@ def test_softmax_bound_at_large_variance(precision):
     np.testing.assert_allclose(value, -np.exp(-40.0), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_softmax_of_many_classes_sums_to_one():
     """Seven components: 4096 points, in blocks, the same for every class."""
     rng = np.random.default_rng(7)

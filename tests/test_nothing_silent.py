@@ -33,6 +33,7 @@ def fit(model, *args, guide=None, **options):
 # ----------------------------------------------------------------------- prediction
 
 
+@pytest.mark.thorough
 def test_a_process_that_the_fit_does_not_have_is_not_invented():
     def larger(x, y=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
@@ -62,6 +63,7 @@ def test_a_model_in_the_place_of_its_guide_is_noticed(tmp_path):
         fit(model, *DATA, guide=model)
 
 
+@pytest.mark.thorough
 def test_a_latent_site_that_the_guide_does_not_have_needs_a_key():
     def with_effect(x, y=None):
         shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
@@ -197,6 +199,7 @@ def test_rows_picked_by_a_plate_are_looked_at():
 # --------------------------------------------------------------------- not finite
 
 
+@pytest.mark.thorough
 def test_a_value_that_leaves_its_range_is_named():
     def drifting(x, y):
         variance = numpyro.param("variance", 0.02)
@@ -525,6 +528,7 @@ def three_classes(num_outputs):
     return model
 
 
+@pytest.mark.thorough
 def test_labels_of_classes_may_be_floats():
     classes = three_classes(num_outputs=3)
     labels = np.arange(20) % 3
@@ -575,6 +579,7 @@ def test_what_is_accepted(as_users_call):
     np.testing.assert_array_equal(swapped.losses, plain.losses)
 
 
+@pytest.mark.thorough
 def test_pandas_may_be_added():
     pandas = pytest.importorskip("pandas")
     offset = np.linspace(0.0, 1.0, 20)

@@ -185,6 +185,7 @@ def test_guides_and_losses_combine(make_guide, loss):
     assert np.any(fitted.params["z"] != COUNTS_Z)  # learned with the rest
 
 
+@pytest.mark.thorough
 def test_auto_delta_agrees_under_both_losses():
     # A point has nothing to marginalise: both losses are the same function.
     guide = AutoDelta(counts_model)

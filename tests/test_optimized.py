@@ -34,6 +34,7 @@ def plain(precision):
     return numbers()
 
 
+@pytest.mark.thorough
 def test_optimisations_change_nothing_but_rounding(plain, optimized):
     found = numbers()
     assert found.keys() == plain.keys()

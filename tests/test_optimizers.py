@@ -141,6 +141,7 @@ def with_noise(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y)
 
 
+@pytest.mark.thorough
 def test_every_kind_of_site_that_draws_nothing_may_be_searched():
     def model(x, y=None):
         log_scale = numpyro.param("log_scale", 0.0)

@@ -261,6 +261,7 @@ def test_draws_visit_all_posterior_draws_alike():
     assert np.all(error < 5 * np.sqrt(fourth / n) + 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "chunk_size", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 100))]
 )
@@ -359,6 +360,7 @@ def test_a_model_that_asks_for_keys_is_averaged_over_them():
     np.testing.assert_allclose(mean, share * at_x + (1 - share) * at_zero, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_random_guide_is_averaged_over_its_draws():
     at_new = gp.predict(
         counts_model, random_guide(), X_COUNTS, key=random.key(0), num_draws=40
@@ -461,6 +463,7 @@ def _two_sites(likelihood):
     return gp.predict(model, draws, COUNTS_X)
 
 
+@pytest.mark.thorough
 def test_moments_of_all_sites_come_from_one_run_of_the_model(monkeypatch):
     runs, over_draws = [], PosteriorModel.over_draws
 
@@ -478,6 +481,7 @@ def test_moments_of_all_sites_come_from_one_run_of_the_model(monkeypatch):
             np.testing.assert_allclose(value, alone[name], rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_site_without_moments_leaves_those_of_the_others():
     found = _two_sites(lambda f: _WithoutMean(f, 0.3))
     assert np.all(found["y"].mean > 0.0)
@@ -555,6 +559,7 @@ def test_a_model_with_other_names_is_refused():
             ask()
 
 
+@pytest.mark.thorough
 def test_a_new_latent_site_is_drawn_from_its_prior():
     def model(x, y=None, *, is_new=False):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)
@@ -634,7 +639,14 @@ def test_a_latent_value_of_every_datum_belongs_to_these_data(rest):
     np.testing.assert_allclose(more, 4.0, rtol=0.15)
 
 
-@pytest.mark.parametrize("rest", [None, AutoDelta, AutoNormal])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        None,
+        pytest.param(AutoDelta, marks=pytest.mark.thorough),
+        pytest.param(AutoNormal, marks=pytest.mark.thorough),
+    ],
+)
 def test_new_groups_are_not_the_last_one(rest):
     def model(x, group, num_groups, y=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), GAUSSIAN_Z)

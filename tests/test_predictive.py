@@ -109,6 +109,7 @@ def test_poisson(variance):
     np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=ATOL)
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_zero_variance_and_slopes(precision):
     y = jnp.array([0.0, 0.5, 3.0])
@@ -215,6 +216,7 @@ class _Robust(lk.Gaussian):
         return dist.StudentT(3.0, f, self.scale)
 
 
+@pytest.mark.thorough
 def test_another_distribution_has_other_formulas():
     y, marginal = jnp.asarray([0.3, 2.5]), Marginal(jnp.zeros(2), jnp.full(2, 0.4))
     robust, function = _Robust(0.3), lambda f: dist.StudentT(3.0, f, 0.3)
@@ -227,6 +229,7 @@ def test_another_distribution_has_other_formulas():
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.thorough
 def test_a_ratio_of_two_components():
     """A callable of two components: the same density as a likelihood of one."""
     y, num = np.array([0, 1, 4, 20]), 4
@@ -276,6 +279,7 @@ SEVERAL_MODES = {
 }
 
 
+@pytest.mark.thorough
 @mostly_single
 @pytest.mark.parametrize("name", SEVERAL_MODES)
 def test_two_components_with_several_modes(name, precision):
@@ -300,6 +304,7 @@ def test_two_components_with_several_modes(name, precision):
     np.testing.assert_allclose(find(Marginal(*leaves, weights)), whole, atol=atol)
 
 
+@pytest.mark.thorough
 def test_two_components_that_hardly_vary():
     """One grid at the mode is enough, and the box is not evaluated, also under vmap."""
     y, num = jnp.array([0.0, 1.0, 2.0, 5.0]), 4
@@ -337,6 +342,7 @@ def _given_the_second_of_student(y, mean, other, width):
     return logsumexp(terms + weights[..., None], axis=(0, 1))
 
 
+@pytest.mark.thorough
 def test_three_components_with_several_modes():
     """N(y; f g + h, 0.3²), h in closed form, and a ridge across all three."""
     y = np.array([0.0, 3.0, 8.0])
@@ -495,6 +501,7 @@ def _softmax(f):
     return dist.Categorical(logits=f)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_three_components_in_float32(precision):
     """XLA lost the nodes after the 1024th: up to 13 nats."""
@@ -517,6 +524,7 @@ def test_three_components_in_float32(precision):
     np.testing.assert_allclose(single, double, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_probabilities_of_classes():
     rng = np.random.default_rng(8)
     factor = 0.7 * rng.normal(size=(5, 3, 3))
@@ -583,6 +591,7 @@ def test_a_mode_that_is_a_kink(scale):
     np.testing.assert_allclose(found, exact, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_where_second_derivatives_overflow(precision):
     """Those of log Γ(c σ(f)) far below zero, in single precision: it was NaN."""

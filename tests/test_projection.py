@@ -257,6 +257,7 @@ def _bound(num_inducing, width, lengthscale):
     return jax.jit(jax.value_and_grad(bound, (0, 1)))(*arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("num_inducing", "width", "lengthscale", "tolerance"),
     [(60, 3, 0.7, 1e-4), (200, 1, 0.02, 5e-4)],

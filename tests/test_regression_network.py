@@ -180,6 +180,7 @@ def test_refusals(make, match):
         make()
 
 
+@pytest.mark.thorough
 def test_predictions_of_many_data_are_right_when_compiled():
     """XLA 0.10 on a CPU summed products over small axes wrongly: up to 28 nats."""
     rng = np.random.default_rng(0)

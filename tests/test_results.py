@@ -83,6 +83,7 @@ def counts_at(x, samples):
     return gp.predict(counts_model, samples, x, params={})["y"]
 
 
+@pytest.mark.thorough
 def test_quantiles_of_counts_over_draws_are_those_of_the_mixture(samples):
     x = COUNTS_X[::4]
     at_new = counts_at(x, samples)
@@ -120,6 +121,7 @@ def one_draw(likelihood, x=X_NEW[1:4] + 0.3, num_outputs=None):
     return gp.predict(observed_by(likelihood, num_outputs), v, x)["y"]
 
 
+@pytest.mark.thorough
 def test_quantiles_on_the_positive_numbers_invert_the_cdf():
     at_new = one_draw(lambda f: dist.Gamma(2.0, 2.0 * jnp.exp(-f)))
     found = at_new.quantile(LEVELS)
@@ -130,6 +132,7 @@ def test_quantiles_on_the_positive_numbers_invert_the_cdf():
         np.testing.assert_allclose(cdf, level, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_quantiles_of_a_long_tail():
     """sd and quantiles differ by orders of magnitude, and all are positive."""
     at_new = one_draw(lambda f: dist.LogNormal(4.0 * f, 0.5), x=X_NEW[1:4] + 20.0)
@@ -139,6 +142,7 @@ def test_quantiles_of_a_long_tail():
     np.testing.assert_allclose(at_new.quantile(levels[:, 0]), exact, rtol=2e-3)
 
 
+@pytest.mark.thorough
 def test_draws_that_are_alike_and_wide_average_their_errors():
     v = {"f": np.zeros((30, 5))}
     model = observed_by(lambda f: dist.Normal(f, 0.01))
@@ -148,6 +152,7 @@ def test_draws_that_are_alike_and_wide_average_their_errors():
     np.testing.assert_allclose(found, np.stack([levels] * 2, axis=1), atol=0.01)
 
 
+@pytest.mark.thorough
 def test_quantiles_without_a_variance():
     at_new = one_draw(gp.likelihoods.StudentT(1.0, 0.5))
     low, high = at_new.interval(0.98)
@@ -155,6 +160,7 @@ def test_quantiles_without_a_variance():
     assert np.all(high - low > stats.t.interval(0.98, 1, scale=0.5)[1] * 2 * 0.99)
 
 
+@pytest.mark.thorough
 def test_quantiles_of_labels_come_from_their_probabilities():
     at_new = one_draw(gp.likelihoods.Softmax(3), num_outputs=3)
     cumulative = np.cumsum(at_new.probs, axis=-1)
@@ -170,6 +176,7 @@ def test_quantiles_of_binary_labels():
         np.testing.assert_array_equal(at_new.quantile(level), exact)
 
 
+@pytest.mark.thorough
 def test_quantiles_of_tables_and_of_likelihoods_without_cdf():
     table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
     sd = np.sqrt(np.asarray(table.latent_variance) + 0.09)
@@ -195,6 +202,7 @@ def test_what_is_no_probability_is_refused(fitted, p, as_users_call):
 # ----------------------------------------------------------------------- tables
 
 
+@pytest.mark.thorough
 def test_a_table_has_the_index_of_the_inputs(fitted):
     x = pd.DataFrame(X_NEW, index=pd.Index(list("abcde"), name="town"))
     at_new = fitted.predict(x)["y"]

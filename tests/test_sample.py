@@ -167,6 +167,7 @@ def layer_model(x, y=None):
         gp.observe("y", gp.likelihoods.Poisson(), outer(h), obs=y)
 
 
+@pytest.mark.thorough
 def test_layers_are_not_stored():
     values, _ = starts(layer_model, *DATA, num_chains=2)
     assert set(values) == {"inner", "outer", "first"}
@@ -228,6 +229,7 @@ def test_a_guide_may_hold_more_than_its_draws():
         target.positions_from(random.key(1), guide, {}, 4)
 
 
+@pytest.mark.thorough
 def test_without_a_fit_chains_start_where_their_paths_end():
     values, draws = starts(counts_model, *DATA, num_chains=20)
     attrs = draws["posterior"].attrs
@@ -247,6 +249,7 @@ def test_without_a_fit_chains_start_where_their_paths_end():
     assert np.max(lp) - np.min(lp) < 20 < np.max(lp) - np.median(of_random)
 
 
+@pytest.mark.thorough
 def test_without_a_fit_chains_start_in_every_mode():
     """A product of two processes: both may change their signs."""
 

@@ -148,6 +148,7 @@ def test_cut_off_and_resumed(name, tmp_path, cut):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [32], indirect=True)
 @pytest.mark.parametrize("sampler", [NUTS(), ChEES()])
 @pytest.mark.usefixtures("optimized")
@@ -383,6 +384,7 @@ def whole():
         return sampled()
 
 
+@pytest.mark.thorough
 def test_sample_goes_on_and_its_times_are_those_of_all_parts(whole, tmp_path, cut):
     path = tmp_path / "draws"
     cut("sample", 9)
@@ -434,6 +436,7 @@ def fit_of_counts():
     return gp.fit(random.key(1), flagged, guide, COUNTS_X, COUNTS_Y, **options)
 
 
+@pytest.mark.thorough
 def test_what_comes_before_the_first_step_is_in_the_file(
     whole, tmp_path, cut, monkeypatch
 ):

@@ -117,6 +117,7 @@ def test_differences_at_a_short_distance():
     agree(draws["y"], np.zeros(2), exact, jitter=3e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("white", "jitter"), [pytest.param(0.0, 0.5, marks=pytest.mark.slow), (0.5, None)]
 )
@@ -208,6 +209,7 @@ def mixture_guide(*args):
         numpyro.sample(name, share)
 
 
+@pytest.mark.thorough
 def test_draws_of_a_mixture_have_its_modes():
     def model(x):
         kernel = gp.kernels.RBF(1.0, 0.3)
@@ -252,6 +254,7 @@ def test_functions_from_draws_visit_each_once():
     assert np.max(np.min(distance, axis=1)) < 0.02
 
 
+@pytest.mark.thorough
 def test_functions_from_draws_have_their_law():
     # 3 + 6 comparisons at 5 standard errors: fails by chance once in 2e5 keys.
     samples, params = count_samples(), {"z": COUNTS_Z}
@@ -263,6 +266,7 @@ def test_functions_from_draws_have_their_law():
     agree(draws, exact.latent_mean, exact.latent_covariance)
 
 
+@pytest.mark.thorough
 def test_other_latent_sites_are_drawn_with_the_function():
     guide = gp.AutoGaussian(counts_model, rest=AutoNormal)
     params = {
@@ -288,6 +292,7 @@ def test_other_latent_sites_are_drawn_with_the_function():
 # --------------------------------------------------------------------- deep models
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "options"), [METHODS[0], pytest.param(*METHODS[1], marks=SLOW)]
 )
@@ -301,6 +306,7 @@ def test_deep_draws_have_the_law_of_a_single_point(method, options):
     assert ks_2samp(np.asarray(draws["y"])[:, 0], exact).pvalue > 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "options"), [METHODS[1], pytest.param(*METHODS[0], marks=SLOW)]
 )

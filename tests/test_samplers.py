@@ -191,6 +191,7 @@ def test_bayesian_optimisation_finds_the_top_of_a_noisy_hill():
     assert len({tuple(f) for f in found}) > 1  # told apart by the noise only
 
 
+@pytest.mark.thorough
 def test_hmc_is_tuned_in_rounds_that_are_compiled_once():
     traces = []
 
@@ -268,6 +269,7 @@ def test_gibbs_tunes_the_walk_of_each_chain_on_its_jumps():
     np.testing.assert_allclose(scale, [3.0, 0.5])
 
 
+@pytest.mark.thorough
 def test_chees_shares_its_tuning():
     chains = run(ChEES(), num_chains=8, num_samples=50)
     step_size, length = chains.tuned
@@ -286,6 +288,7 @@ def sampled(model, sampler, *data, **options):
     )
 
 
+@pytest.mark.thorough
 def test_gibbs_and_slices_are_told_of_whitened_sites():
     short = Gibbs("elliptical_slice", num_rounds=2)
     draws = sampled(counts_model, short, COUNTS_X, COUNTS_Y)

@@ -61,6 +61,7 @@ def test_adam_is_as_new_for_what_is_released():
     np.testing.assert_array_equal(got["c"][:8], START["c"])
 
 
+@pytest.mark.thorough
 def test_lbfgs_moves_the_free_parameters_only_and_starts_afresh():
     got = run(staged(optax.lbfgs(), {"b": 6}), 14)
     np.testing.assert_array_equal(got["b"][:7], np.full(7, START["b"]))
@@ -147,6 +148,7 @@ def fit(guide=None, **options):
     return gp.fit(random.key(3), counts_model, guide, *DATA, **options)
 
 
+@pytest.mark.thorough
 def test_variational_first_and_freeze_count_steps_over_init():
     held = {"variational_first": 12, "freeze": {"*lengthscale*": 20}}
     first = fit(num_steps=15, **held)
@@ -166,6 +168,7 @@ def test_variational_first_and_freeze_count_steps_over_init():
     assert all(after.values())
 
 
+@pytest.mark.thorough
 def test_what_is_frozen_for_ever_does_not_keep_a_fit_from_stopping():
     frozen = {"z": np.inf, "*lengthscale*": np.inf}
     stopped = fit(num_steps=200, freeze=frozen, patience=5, tolerance=1e3)

@@ -87,6 +87,7 @@ def assert_refused_in_words(facts):
     assert "among them is -1 (row 50)" in facts["support"]
 
 
+@pytest.mark.thorough
 def test_eight_devices_have_the_numbers_of_one(eight):
     assert_equal_to_rounding(eight)
 

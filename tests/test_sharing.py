@@ -106,6 +106,7 @@ def test_a_process_is_projected_once_for_all_outputs(kind, chunk_size):
     assert Counted.width == (dense.N if chunk_size is None else 3)
 
 
+@pytest.mark.thorough
 def test_what_was_found_in_a_loop_is_not_used_outside():
     outputs, mean, _ = mixed("full")
 

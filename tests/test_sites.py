@@ -175,6 +175,7 @@ def first_loss(guide):
     return gp.fit(key, counts_model, guide, COUNTS_X, COUNTS_Y, **options).losses[0]
 
 
+@pytest.mark.thorough
 def test_started_from_a_fit_the_bound_is_its_own(counts_fit):
     start = (counts_fit.guide, counts_fit.params)
     for init in (counts_fit, start):

@@ -38,7 +38,9 @@ def expectation(marginal: Marginal, y, method=None):
 
 
 @pytest.mark.parametrize("kind", ["independent", "correlated", "mixture"])
-@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize(
+    "num_classes", [2, pytest.param(3, marks=pytest.mark.thorough)]
+)
 def test_the_rule_over_all_components(kind, num_classes):
     """Values and slopes, at widths that take each number of nodes."""
     y = jnp.arange(N) % num_classes

@@ -82,6 +82,7 @@ def test_features_are_the_kernel_on_average(name):
     assert np.all(np.abs(drawn.mean(0) - smooth) < bound + 1e-9)
 
 
+@pytest.mark.thorough
 @mostly_double
 def test_features_in_both_precisions(precision):
     # 2 × 10 comparisons at 5 standard errors: fails by chance once in 8e4 keys.

@@ -110,6 +110,7 @@ def test_the_gaussian_of_a_guide_is_that_of_its_draws(family):
     np.testing.assert_allclose(found, q.covariance / np.outer(sd, sd), atol=0.04)
 
 
+@pytest.mark.thorough
 def test_at_the_mean_v_has_the_conditional_of_the_gaussian(monkeypatch):
     monkeypatch.setattr(laplace, "_MOST_VALUES", 0)
     # Narrower than the prior everywhere: other directions would have no site.
@@ -156,6 +157,7 @@ def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scal
     np.testing.assert_allclose(factor.T @ covariance @ factor, np.eye(5), atol=0.2)
 
 
+@pytest.mark.thorough
 def test_points_of_a_path_have_gaussians_of_their_newton_steps():
     """Of N(m, I) the first mean is m from anywhere; draws and densities by SciPy."""
     mean = jnp.array([3.0, -1.0, 0.5])

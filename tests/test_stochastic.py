@@ -75,6 +75,7 @@ def flat(tree):
 # ------------------------------------------------------------------------- gradients
 
 
+@pytest.mark.thorough
 @mostly_double
 def test_gradient_of_a_minibatch_is_unbiased(precision):
     target, position, _ = counts_target()
@@ -121,6 +122,7 @@ def test_rows_are_drawn_independently_and_scaled():
     assert any(len(np.unique(rows)) < 5 for rows in seen)
 
 
+@pytest.mark.thorough
 @mostly_double
 def test_control_variates_are_exact_at_the_centre_and_quiet_beside_it(precision):
     target, position, beside = counts_target()
@@ -225,6 +227,7 @@ def of_normal(position, data, key=None, *, noise=0.0):
     return density + noise * random.normal(key, position.shape) @ position
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(
     "sampler",

@@ -204,11 +204,11 @@ NEVER = {"b_auto_loc": np.inf}
 @pytest.mark.parametrize(
     ("latent", "freeze", "names"),
     [
-        (added, None, ["b"]),
+        pytest.param(added, None, ["b"], marks=pytest.mark.thorough),
         (added, {"b_auto_loc": 1}, ["b"]),
-        (added, NEVER, []),
-        (as_mean, None, []),
-        (weighted, NEVER, ["w"]),
+        pytest.param(added, NEVER, [], marks=pytest.mark.thorough),
+        pytest.param(as_mean, None, [], marks=pytest.mark.thorough),
+        pytest.param(weighted, NEVER, ["w"], marks=pytest.mark.thorough),
         (moved, None, ["b", "w"]),
         (noisy, None, ["w"]),
         pytest.param(deep, None, [], marks=pytest.mark.slow),

@@ -62,6 +62,7 @@ def truncated_cdf(y, f):
 # ----------------------------------------------------------- cdfs that are NaN far out
 
 
+@pytest.mark.thorough
 def test_nodes_far_out_at_which_a_cdf_is_nan_do_not_matter():
     assert np.isnan(truncated(-3.0).cdf(1.0))  # seven deviations out, for the mean 1
     require_levels(predicted(truncated), truncated_cdf)

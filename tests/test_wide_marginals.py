@@ -116,6 +116,7 @@ def test_bernoulli(link, precision):
     _agree(ours, exact, 1e-5 if precision == 32 else 2e-6)
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_additive_noise_inside_the_logarithm(precision):
     """The rule asked for by name; the default is the bound with the noise outside."""
@@ -136,6 +137,7 @@ def test_additive_noise_inside_the_logarithm(precision):
         _agree(_ours(make, (flip,), LABELS, Trapezoid()), exact)
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_student_t(precision):
     """Data near the mean, outliers of the marginal and outliers of the noise."""
@@ -221,6 +223,7 @@ def test_poisson_is_finite(precision):
         np.testing.assert_allclose(values[sane], exact[sane], atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_climb_does_not_go_back_and_forth():
     """Between two points of one height, as here a step of its own length once did."""
     at = Marginal(jnp.array([450.0]), jnp.array([900.0]))
@@ -252,6 +255,7 @@ def test_the_probability_of_a_wide_class(gap, precision):
     np.testing.assert_allclose(np.sum(np.exp(each), axis=0), 1.0, atol=tolerance)
 
 
+@pytest.mark.thorough
 @mostly_double
 def test_the_density_of_a_likelihood_with_two_modes(precision):
     """One written by a user, of which nothing is registered."""
@@ -416,6 +420,7 @@ def test_slopes_of_additive_noise_at_extremes(precision):
 # --------------------------------------------------------------------- invariants
 
 
+@pytest.mark.thorough
 @mostly_single
 def test_a_latent_known_exactly(precision):
     """Both quantities are log p at the mean, and the slope is its slope."""
