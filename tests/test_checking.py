@@ -147,6 +147,23 @@ def test_axes_have_the_names_of_plates_and_the_labels_of_the_caller(draws, of_fi
     np.testing.assert_array_equal(group(draws, "observed_data")["y"], COUNTS_Y)
 
 
+def test_other_rows_do_not_get_the_labels_of_the_data(draws):
+    def ask(*arguments, **options):
+        key = random.key(5)
+        return gp.posterior_predictive(key, model, draws, *arguments, **options)
+
+    others = COUNTS_X + 0.1, COUNTS_Y + 1
+    for found, labels in (
+        (ask(*DATA), YEARS),
+        (ask(*others), np.arange(20)),
+        (ask(others[0]), np.arange(20)),
+    ):
+        values = values_of(found, "posterior_predictive")["year"]
+        np.testing.assert_array_equal(values, labels)
+    with pytest.raises(ValueError, match="add_to holds other data of site 'y'"):
+        ask(*others, add_to=draws)
+
+
 def test_dims_of_the_caller_come_first():
     prior = gp.prior_predictive(
         random.key(0),

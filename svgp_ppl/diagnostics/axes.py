@@ -1,6 +1,6 @@
 """Names and labels of the axes of variables for an ArviZ object."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ def axes_of(
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
     like: Any = None,
+    other_rows: Collection[str] = (),
 ) -> Axes:
     """Axes of variables: those that the caller names, otherwise those of the plates.
 
@@ -43,6 +44,8 @@ def axes_of(
         coords: Labels by dimension, from the caller.
         dims: Names of dimensions by variable, from the caller.
         like: An ArviZ object, whose names and labels apply where the caller gives none.
+        other_rows: Variables whose rows need not be those of ``like``, and do not get
+            their labels.
 
     Raises:
         ValueError: ``dims`` names an unknown variable, or more axes than it has;
@@ -55,6 +58,10 @@ def axes_of(
     named = _consistent(shapes, plates) | inherited | _checked_dims(shapes, dims or {})
     labels = {name: np.asarray(values) for name, values in (coords or {}).items()}
     _require_labels(shapes, named, labels)
+    for name in other_rows:
+        for axis in named.get(name, [])[:1]:
+            others.coords.pop(axis, None)
+            others.coords.pop(f"{name}_{axis}", None)
     for name, known in rows.items():
         if known is None:
             continue

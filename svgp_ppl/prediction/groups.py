@@ -181,7 +181,8 @@ class Groups:
             for facts in (self._facts.shapes, self._facts.plates)
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
-        axes = axes_of(shapes, plates, rows, coords, dims, self._like)
+        others = [] if self._add_to is not None else self._of_other_rows(groups)
+        axes = axes_of(shapes, plates, rows, coords, dims, self._like, others)
         origin, columns = (
             dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
         )
@@ -195,6 +196,16 @@ class Groups:
             attrs=kept.as_attrs() if has_owner else None,
         )
         return found if self._add_to is None else add_groups(self._add_to, found)
+
+    def _of_other_rows(self, groups: dict[str, Any]) -> list[str]:
+        """Sites with data, unless these are those of the posterior."""
+        before = group(self._like, "observed_data") if is_arviz(self._like) else {}
+        known = groups.get("observed_data", {})
+        return [
+            name
+            for name in self._facts.data
+            if not (name in known and _is_same(known[name], before.get(name)))
+        ]
 
 
 def _is_data(site: dict) -> bool:
@@ -258,7 +269,14 @@ def _require_same_rows(add_to, groups: dict[str, Any]) -> None:
     if add_to is None or "observed_data" not in add_to:
         return
     known = group(add_to, "observed_data")
-    drawn = {} if "observed_data" in groups else groups.get("posterior_predictive", {})
+    given = groups.get("observed_data", {})
+    for name, values in given.items():
+        if name in known and not _is_same(values, known[name]):
+            raise ValueError(
+                f"add_to holds other data of site '{name}', which these would replace "
+                "beside the draws given them. Leave out add_to for other data."
+            )
+    drawn = {} if given else groups.get("posterior_predictive", {})
     for name, values in drawn.items():
         rows = np.shape(values)[2:3]
         if name in known and rows != known[name].shape[:1]:
@@ -267,6 +285,13 @@ def _require_same_rows(add_to, groups: dict[str, Any]) -> None:
                 f"draws of {rows[0]}: plots would put them side by side. Leave out "
                 "add_to for other inputs (or pass y, if rows of it are masked)."
             )
+
+
+def _is_same(data: Any, before: Any) -> bool:
+    """Whether data are those of before, which may have been of another precision."""
+    if np.shape(data) != np.shape(before):
+        return False
+    return np.allclose(data, before, rtol=1e-5, atol=0.0, equal_nan=True)
 
 
 def _require_arviz(add_to) -> None:
