@@ -235,6 +235,17 @@ def test_a_table_keeps_the_type_of_its_index(fitted, index):
     assert frame.index.dtype == index.dtype
 
 
+@pytest.mark.parametrize("names", [[0], ["mean"], ["data"], [("a", 1)], ["std", 0]])
+def test_the_name_of_an_index_may_be_any(fitted, names):
+    arrays = [range(5)] * len(names)
+    index = pd.MultiIndex.from_arrays(arrays, names=names)
+    index = index if len(names) > 1 else index.get_level_values(0)
+    frame = fitted.predict(pd.DataFrame(X_NEW, index=index))["y"].to_pandas(0.9)
+    assert [name.rstrip("_") for name in frame.index.names] == list(map(str, names))
+    np.testing.assert_array_equal(frame.index, index)
+    assert list(frame.columns[:4]) == ["mean", "std", "low", "high"]
+
+
 def test_a_table_without_labels_has_the_plate():
     table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
     data = table.to_xarray(0.5)

@@ -33,12 +33,13 @@ def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -
 
     Args:
         columns: Name of the second axis, and an array, by name.
-        axis: Name of the first axis.
+        axis: Name of the first axis; it gets an underscore if one of these has it.
         labels: Labels of its rows; None for their numbers.
     """
     import xarray
 
-    held = {}
+    held, taken = {}, {*columns, *(second for second, _ in columns.values())}
+    axis = _free(axis, taken)
     for name, (second, values) in columns.items():
         array = np.asarray(values)
         later = (f"{second}_{k}" for k in range(1, array.ndim - 1))
@@ -46,15 +47,22 @@ def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -
         held[name] = (axes, array)
     num_rows = len(next(iter(held.values()))[1])
     if labels is not None and hasattr(labels, "levels"):  # a pandas.MultiIndex
+        names = [None if n is None else _free(n, {*taken, axis}) for n in labels.names]
+        labels = labels.set_names(names)
         coords: Any = xarray.Coordinates.from_pandas_multiindex(labels, axis)
     else:
-        coords = {axis: np.arange(num_rows) if labels is None else labels}
+        coords = {axis: np.arange(num_rows) if labels is None else labels.rename(axis)}
     return xarray.Dataset(held, coords=coords)
 
 
-def as_frame(dataset: Any, axis: str) -> Any:
+def _free(name: Any, taken: set[str]) -> str:
+    """A name for xarray that is not taken; one of pandas may be a number or a tuple."""
+    return _free(f"{name}_", taken) if str(name) in taken else str(name)
+
+
+def as_frame(dataset: Any) -> Any:
     """A ``pandas.DataFrame`` of it, a column for each entry of a row: ``mean[1]``."""
-    flat = {}
+    flat, axis = {}, dataset["mean"].dims[0]
     for name, values in dataset.data_vars.items():
         for index in np.ndindex(values.shape[1:]):
             label = name + (f"[{', '.join(map(str, index))}]" if index else "")

@@ -317,15 +317,16 @@ class Prediction:
 
     def to_pandas(self, mass: float | None = None, *, key=None) -> Any:
         """The same as a ``pandas.DataFrame``, with columns such as ``mean``."""
-        return as_frame(self.to_xarray(mass, key=key), self._rows[0])
+        return as_frame(self.to_xarray(mass, key=key))
 
     @cached_property
     def _rows(self) -> tuple[str, Any]:
         """Name and labels of the rows."""
         runs, name = self._sites.runs, self._name
         axis, labels = row_labels(runs.arguments, runs.num_data[name])
-        plates = runs.look(plate_axes)
-        return axis or (plates[name][0] if name in plates else "row"), labels
+        if axis is None:
+            axis = runs.look(plate_axes).get(name, ("row",))[0]
+        return axis, labels
 
     def _columns(self, mass: float | None, key) -> dict[str, tuple[str, Any]]:
         """Name of the second axis and values, for each column of a table."""
