@@ -49,7 +49,8 @@ def require_same_columns(
             if same:
                 raise ValueError(
                     f"{what}was fitted to {same[0]}: a kernel tells columns by their "
-                    f"places. Pass x[{same[0]}]."
+                    f"places. Pass x[{same[0]}] (of Arrow x.select, of xarray "
+                    "x.sel with the labels)."
                 )
             raise ValueError(
                 f"{what}was fitted to {before[0]}. If they are the same quantities in "
