@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax import random
 from numpyro.infer.autoguide import AutoNormal
@@ -215,6 +216,12 @@ def test_there_is_no_false_alarm(precision):
         assert re.search(
             f"500 steps, bound -40.000 nats; 60 rows; .*{alike}", str(found)
         )
+
+
+def test_rows_of_tables_are_counted():
+    fit, (x, y, z, theta) = settled(SMOOTH)
+    as_tables = (pd.DataFrame(x), pd.Series(y), z, theta)
+    assert str(report(fit, *as_tables)) == str(report(fit, x, y, z, theta))
 
 
 def test_a_second_report_compiles_nothing():

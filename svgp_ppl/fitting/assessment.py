@@ -191,8 +191,12 @@ class _Assessment:
         if self.num_seen == self.num_rows and is_point and are_exact and not is_deep:
             log_weights = weights_of(key, model_trace, _NUM_DRAWS)
         observed = observe_sites(model_trace).values()
+        num_rows = self.num_seen, self.num_rows
+        if self.num_seen == self.num_rows:  # those of tables are counted at the sites
+            at_sites = (expected.latent.num_data for expected in observed)
+            num_rows = (max(self.num_rows, 0, *at_sites),) * 2
         return Facts(
-            num_rows=(self.num_seen, self.num_rows),
+            num_rows=num_rows,
             sites=observations_of(model_trace, self.num_seen, self.num_rows),
             inputs=inputs_of(model_trace),
             moments=moments_of(model_trace),
