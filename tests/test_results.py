@@ -1,5 +1,6 @@
 """Quantiles, intervals, tables and bands of predictions; predictions of a fit."""
 
+import pickle
 from dataclasses import replace
 
 import matplotlib
@@ -285,6 +286,12 @@ def test_the_best_of_several_fits_is_found_among_them(fitted):
     fits = [fitted, other]
     assert fits.index(min(fits, key=lambda fit: fit.losses[-1])) == 1
     assert len({fitted, other}) == 2
+
+
+def test_predictions_can_be_pickled(fitted):
+    at_new = fitted.predict(X_NEW)["y"]
+    again = pickle.loads(pickle.dumps(at_new))
+    np.testing.assert_array_equal(again.mean, at_new.mean)
 
 
 def test_draws_have_a_default_number(fitted):

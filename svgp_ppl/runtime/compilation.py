@@ -259,13 +259,14 @@ def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tupl
     leaves, structure = jax.tree.flatten((args, kwargs))
     arrays = [as_array(leaf) for leaf in leaves if is_array(leaf)]
     rest = [None if is_array(leaf) else (leaf,) for leaf in leaves]
+    return arrays, partial(_combined, structure, rest), static_part(args, kwargs)
 
-    def combine(arrays: list) -> tuple[tuple, dict]:
-        waiting = iter(arrays)
-        full = [next(waiting) if leaf is None else leaf[0] for leaf in rest]
-        return jax.tree.unflatten(structure, full)
 
-    return arrays, combine, static_part(args, kwargs)
+def _combined(structure: Any, rest: list, arrays: list) -> tuple[tuple, dict]:
+    """The arguments of a model, of arrays and the rest."""
+    waiting = iter(arrays)
+    full = [next(waiting) if leaf is None else leaf[0] for leaf in rest]
+    return jax.tree.unflatten(structure, full)
 
 
 def as_jax_arrays(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
