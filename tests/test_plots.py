@@ -27,6 +27,12 @@ def test_a_band_over_two_columns_is_refused():
         plots.function_band(np.zeros((3, 2)), [0], [0], [0])
 
 
+def test_a_band_over_other_inputs_than_its_own_is_refused():
+    for x in (np.zeros(3), np.zeros((5, 1))):
+        with pytest.raises(ValueError, match=r"at each of the [35] inputs x"):
+            plots.function_band(x, np.zeros(4), np.ones(4), np.ones(4))
+
+
 def test_the_density_integrates_to_the_mass_that_is_shown():
     draws = np.random.default_rng(0).lognormal(size=(2, 2000))
     (line,) = plots.density(draws).get_lines()
@@ -150,5 +156,11 @@ def test_contours_are_where_the_probability_is():
     np.testing.assert_allclose(paths[0][:, 0], 0.25)
     np.testing.assert_allclose(paths[1][:, 0], 0.75)
     assert paths[0][:, 1].max() == 2.0
-    with pytest.raises(ValueError, match="must hold every pair"):
-        plots.class_contours(x[:-1], probs[:-1])
+    binary = plots.class_contours(x, 1 - x[:, 0], levels=[0.25])
+    for one, other in zip(paths, binary.collections):
+        np.testing.assert_allclose(other.get_paths()[0].vertices, one)
+    for points in (x[:-1], np.array([[0, 0], [0, 1], [1, 0], [1, 0]])):
+        with pytest.raises(ValueError, match="must hold every pair"):
+            plots.class_contours(points, probs[: len(points)])
+    with pytest.raises(ValueError, match="a row for each of 441 points"):
+        plots.class_contours(x, np.concatenate([probs, probs]))

@@ -51,7 +51,7 @@ def function_band(
         color: Any matplotlib colour, the next of the cycle if None.
 
     Raises:
-        ValueError: x has more than one column.
+        ValueError: x has more than one column, or the others another length.
 
     Example:
         >>> ax = gp.plots.function_band(x[:, 0], y - 1, y, y + 1)
@@ -64,8 +64,15 @@ def function_band(
             f"a band is drawn over one column, and x has shape {x.shape}; pick "
             "a column or slice the inputs."
         )
+    edges = tuple(map(np.asarray, (low, middle, high)))
+    if any(edge.shape != x.shape for edge in edges):
+        shapes = [edge.shape for edge in edges]
+        raise ValueError(
+            f"a band has a value at each of the {len(x)} inputs x, and the shapes of "
+            f"low, middle and high are {shapes}."
+        )
     order = np.argsort(x)
-    x, low, middle, high = (np.asarray(v)[order] for v in (x, low, middle, high))
+    x, low, middle, high = (v[order] for v in (x, *edges))
     ax = plt.subplots()[1] if ax is None else ax
     (line,) = ax.plot(x, middle, label=label, color=color)
     ax.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -167,13 +174,13 @@ def class_contours(
 
     Args:
         x: Points of a grid, [N, 2]: every pair of the values of its columns.
-        probs: Class probabilities there, [N, C].
+        probs: Class probabilities there, [N, C], or [N], those of a 1.
         levels: Probabilities to draw, increasing.
         ax: Axes to draw on, new ones if None.
         linestyles: Style of all contours, to overlay two posteriors.
 
     Raises:
-        ValueError: The points are not a grid.
+        ValueError: The points are not a grid, or the probabilities not as many.
 
     Example:
         >>> pairs = gp.inducing.grid(np.array([[-2.0, -2.0], [2.0, 2.0]]), 100)
@@ -182,11 +189,17 @@ def class_contours(
     """
     x, probs = np.asarray(x), np.asarray(probs)
     first, second = (np.unique(column) for column in x.T)
-    if len(first) * len(second) != len(x):
+    if not len(first) * len(second) == len(x) == len(np.unique(x, axis=0)):
         raise ValueError(
             f"x must hold every pair of {len(first)} and {len(second)} values, "
             f"{len(first) * len(second)} points, and holds {len(x)}."
         )
+    if len(probs) != len(x):
+        raise ValueError(
+            f"probs must have a row for each of {len(x)} points, and have {len(probs)}."
+        )
+    if probs.ndim == 1:
+        probs = np.stack([1 - probs, probs], axis=1)
     order = np.lexsort((x[:, 1], x[:, 0]))
     ax = plt.subplots()[1] if ax is None else ax
     for label, column in enumerate(probs[order].T):
