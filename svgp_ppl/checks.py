@@ -5,6 +5,7 @@ to do. Values can be read only outside a trace; shapes and types always.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = [
     "require_key",
     "require_positive",
     "require_resolved",
+    "warn_of_other_precision",
 ]
 
 
@@ -351,6 +353,26 @@ def require_digits(x, what: str) -> None:
             "x and z while they are float64 (in NumPy), or write numpyro.enable_x64() "
             "before anything else."
         )
+
+
+def warn_of_other_precision(what: str, precision: str) -> None:
+    """Say that v was found in another precision, with another jitter.
+
+    Args:
+        what: What holds v, for the warning.
+        precision: Name of the precision; empty if it is not known.
+    """
+    here = jnp.result_type(float).name
+    if not precision or precision == here:
+        return
+    setting = "with" if precision == "float64" else "without"
+    warnings.warn(
+        f"{what} comes from computations in {precision}, and these are in {here}, with "
+        "another jitter: where inducing inputs are close together, its whitened values "
+        "stand for another function, and predictions are off. The same numbers come "
+        f"{setting} numpyro.enable_x64() before anything else; or fit or sample again.",
+        stacklevel=3,
+    )
 
 
 def in_words(support) -> str:

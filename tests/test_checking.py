@@ -19,6 +19,7 @@ from scipy.stats import poisson
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group, loo, to_arviz
+from svgp_ppl.prediction.posterior import take_posterior
 from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, Walk, counts_z, projection
 
 KNOWN = np.arange(20) % 3 != 0
@@ -162,6 +163,13 @@ def test_other_rows_do_not_get_the_labels_of_the_data(draws):
         np.testing.assert_array_equal(values, labels)
     with pytest.raises(ValueError, match="add_to holds other data of site 'y'"):
         ask(*others, add_to=draws)
+
+
+def test_draws_of_another_precision_are_noticed(draws, of_fit):
+    with jax.enable_x64(False):
+        for posterior in (draws, of_fit):
+            with pytest.warns(UserWarning, match="computations in float64, and these"):
+                take_posterior(posterior, None)
 
 
 def test_dims_of_the_caller_come_first():

@@ -229,6 +229,18 @@ def test_a_loaded_fit_predicts_samples_and_draws(tmp_path):
     assert not any(isinstance(leaf, jax.core.Tracer) for leaf in kept)
 
 
+@pytest.mark.parametrize("is_double", [True, False])
+def test_the_precision_of_a_fit_is_remembered(tmp_path, is_double):
+    came, here = ("float64", "float32") if is_double else ("float32", "float64")
+    with jax.enable_x64(is_double):
+        params, losses = {"auto_f_loc": jnp.zeros(3)}, np.zeros(2)
+        gp.Fit(params, losses, model, as_stored(params)).save(tmp_path / "fit")
+    with jax.enable_x64(not is_double):
+        with pytest.warns(UserWarning, match=f"in {came}, and these are in {here}"):
+            loaded = gp.Fit.load(tmp_path / "fit", model)
+        assert loaded.params["auto_f_loc"].dtype.name == here
+
+
 def test_a_new_guide_beside_a_loaded_fit_has_to_see_the_data(tmp_path):
     def more_data(x, y=None, measured=None):
         level = numpyro.sample("level", dist.Normal(0.0, 1.0))

@@ -16,12 +16,14 @@ class Kept(NamedTuple):
         inducing_origin: Digests of the arguments that inducing inputs were computed
             from, by name.
         input_columns: Columns of the tables that each process is called with.
+        precision: That of the whitened values, such as ``float32``.
     """
 
     whitened_sites: list[str]
     param_layouts: dict[str, Any]
     inducing_origin: dict[str, str]
     input_columns: dict[str, list[list[str]]]
+    precision: str = ""
 
     def as_attrs(self) -> dict[str, str]:
         """The attributes."""

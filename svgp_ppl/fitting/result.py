@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.svi import SVIState
 
+from svgp_ppl.checks import warn_of_other_precision
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.trend import last_bound
@@ -116,6 +117,7 @@ class Fit:
         record["params"], layouts = flattened(self.params)
         rebuilt(record["params"], layouts)  # or it could not be loaded
         record["layouts"] = json.dumps(layouts)
+        record["precision"] = jnp.result_type(float).name
         for name in _OF_ARGUMENTS:
             record[name] = json.dumps(dict(getattr(self, name)))
         write(path, "fit", record, self.state)
@@ -141,6 +143,11 @@ class Fit:
             record[name] = json.loads(record.pop(name, "{}"))
         params = rebuilt(record.pop("params"), layouts)
         params = jax.tree.map(jnp.asarray, params)
+        precision = record.pop("precision", "")
+        warn_of_other_precision(f"the fit in {path}", precision)
+        params = jax.tree.map(
+            lambda a: a.astype(float) if a.dtype.name == precision else a, params
+        )
         steps = record.get("unfreeze_at", {})
         record["unfreeze_at"] = {name: int(step) for name, step in steps.items()}
         return Fit(**record, params=params, guide=guide, state=state, model=model)

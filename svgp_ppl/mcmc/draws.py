@@ -58,7 +58,8 @@ def as_arviz(
         if chains.warmup_stats:
             groups["warmup_sample_stats"] = chains.warmup_stats
     of_inputs = target.inducing_origin, target.input_columns
-    kept = Kept(target.process_names, target.layouts, *of_inputs)
+    precision = jnp.result_type(float).name
+    kept = Kept(target.process_names, target.layouts, *of_inputs, precision)
     return to_arviz(
         draws,
         observed_data={

@@ -187,7 +187,9 @@ class Groups:
             dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
         )
         columns = columns or self._runs.input_columns
-        kept = Kept(self._facts.whitened, self._layouts, origin, columns)
+        precision = known_of(self._like, "precision") or jnp.result_type(float).name
+        of_inputs = origin, columns
+        kept = Kept(self._facts.whitened, self._layouts, *of_inputs, precision)
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
             groups.pop("posterior", None),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
 
+from svgp_ppl.checks import warn_of_other_precision
 from svgp_ppl.diagnostics import group
 from svgp_ppl.diagnostics.kept import kept_by
 from svgp_ppl.guides.fitted import Guide, as_guide
@@ -62,6 +63,9 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             "posterior must be what gp.fit or gp.sample returns, (guide, params), or a "
             f"dict of samples, and {came}."
         )
+    kept = kept_by(posterior)
+    if kept and kept.whitened_sites:
+        warn_of_other_precision("the posterior", kept.precision)
     flat = {n: jnp.asarray(v.reshape(-1, *v.shape[2:])) for n, v in draws.items()}
     frozen = params if params is not None else _frozen_of(posterior)
     return _samples(flat, frozen)
