@@ -194,7 +194,7 @@ class _Assessment:
         num_rows = self.num_seen, self.num_rows
         if self.num_seen == self.num_rows:  # those of tables are counted at the sites
             at_sites = (expected.latent.num_data for expected in observed)
-            num_rows = (max(self.num_rows, 0, *at_sites),) * 2
+            num_rows = (max([self.num_rows, *at_sites]),) * 2
         return Facts(
             num_rows=num_rows,
             sites=observations_of(model_trace, self.num_seen, self.num_rows),
