@@ -23,7 +23,7 @@ class Kept(NamedTuple):
     param_layouts: dict[str, Any]
     inducing_origin: dict[str, str]
     input_columns: dict[str, list[list[str]]]
-    precision: str = ""
+    precision: str
 
     def as_attrs(self) -> dict[str, str]:
         """The attributes."""
@@ -43,12 +43,12 @@ def kept_by(posterior: Any) -> Kept | None:
     attrs = posterior[name].attrs if name in posterior else {}
     if "whitened_sites" not in attrs:
         return None
-    others = {name: attrs.get(name, "{}") for name in Kept._fields[1:]}
-    written = {"whitened_sites": attrs["whitened_sites"], **others}
+    unknown = dict.fromkeys(Kept._fields, "{}") | {"precision": '""'}
+    written = {name: attrs.get(name, unknown[name]) for name in Kept._fields}
     return Kept(**{name: json.loads(value) for name, value in written.items()})
 
 
-def known_of(posterior: Any, name: str) -> Mapping[str, Any]:
+def known_of(posterior: Any, name: str) -> Any:
     """One of these facts, which a fit has as an attribute; {} if it is not known."""
     if isinstance(posterior, Mapping):  # whose attributes xarray takes for its own
         posterior = kept_by(posterior)

@@ -193,8 +193,8 @@ class _Assessment:
         observed = observe_sites(model_trace).values()
         num_rows = self.num_seen, self.num_rows
         if self.num_seen == self.num_rows:  # those of tables are counted at the sites
-            at_sites = (expected.latent.num_data for expected in observed)
-            num_rows = (max([self.num_rows, *at_sites]),) * 2
+            most = max([self.num_rows, *(e.latent.num_data for e in observed)])
+            num_rows = most, most
         return Facts(
             num_rows=num_rows,
             sites=observations_of(model_trace, self.num_seen, self.num_rows),
