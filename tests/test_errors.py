@@ -471,6 +471,26 @@ def test_guide_of_another_shape():
         fit_with(guide)
 
 
+@pytest.mark.parametrize("other", ["a site", "a number of the data"])
+def test_support_that_moves(other):
+    def model(x, y):
+        most = jnp.max(x)
+        if other == "a site":
+            most = numpyro.sample("most", dist.Gamma(30.0, 10.0))
+        lengthscale = numpyro.sample("lengthscale", dist.Uniform(0.0, most))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), Z)
+        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    def run():
+        return gp.fit(random.key(0), model, X, COUNTS, num_steps=1, progress=False)
+
+    if other == "a site":
+        with pytest.raises(ValueError, match=r"'lengthscale' depends on another site"):
+            run()
+    else:
+        assert np.isfinite(run().losses).all()
+
+
 # --------------------------------------------------------------------- deep models
 
 

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
+from numpyro import handlers
 from numpyro.infer.autoguide import AutoNormal
 
 import svgp_ppl as gp
@@ -97,7 +98,10 @@ def test_what_cannot_be_refitted(runs):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), x[::5])
         gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
 
-    moving = gp.fit(random.key(0), dependent, *DATA, num_steps=2, **QUIET)
+    guide = gp.AutoGaussian(dependent)  # gp.fit refuses it too
+    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(*DATA)
+    params = {n: site["value"] for n, site in sites.items() if site["type"] == "param"}
+    moving = guide, params
     with pytest.raises(ValueError, match="that of 'lengthscale' depends on"):
         gp.mcmc.refit(random.key(0), dependent, moving, draws, *DATA)
     fewer = {"f": np.zeros((1, 3, 5)), "variance": np.ones((1, 3))}

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from numpyro.infer import TraceGraph_ELBO
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.checks import InvalidRow, is_concrete
@@ -20,7 +22,7 @@ from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrapped
 from svgp_ppl.input_columns import columns_of
-from svgp_ppl.observations import expected_of, observe_sites
+from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import first_rows, latents_of_rows, require_batch_plate, subsampled
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
@@ -59,10 +61,11 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
 
     Raises:
         ValueError: The loss would have wrong gradients, though its value is right; or
-            no plate of the model scales a batch; or a site is mutable.
+            no plate of the model scales a batch; or a site is mutable; or the support
+            of a latent site depends on another site.
     """
 
-    def facts(key, params) -> Facts:
+    def facts(key, params) -> tuple[Facts, list[str]]:
         guide_trace, model_trace = steps.traces(key, params)
         _require_reparameterised(steps.loss, model_trace, guide_trace)
         _warn_of_other_sites(model_trace, guide_trace)
@@ -74,9 +77,41 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         parts = _random_parts(steps.loss, model_trace, guide_trace)
         has_earlier_data = any(map(_is_memory, model_trace.values()))
         found = _num_observed(model_trace), parts, columns_of(model_trace)
-        return Facts(*found, has_earlier_data)
+        latent = [name for name, site in model_trace.items() if is_latent(site)]
+        computed = [name for name in latent if _ends(model_trace[name])]
+        return Facts(*found, has_earlier_data), computed
 
-    return inspected(facts, key, start.params)
+    found, computed = inspected(facts, key, start.params)
+    if isinstance(steps.given_guide, AutoGuide):
+        for name in computed:
+            _require_fixed_support(name, steps, start, key)
+    return found
+
+
+def _ends(site: dict) -> list[Tracer]:
+    """What is computed, by traced operations, of the ends of a support."""
+    leaves = jax.tree.leaves(site["fn"].support)
+    return [leaf for leaf in leaves if isinstance(leaf, Tracer)]
+
+
+def _require_fixed_support(name: str, steps: Steps, start: Start, key) -> None:
+    """Refuse a support that other sites move: a guide of NumPyro keeps its first one.
+
+    Values of the fit would stay inside of that one, or leave the one of the model.
+    """
+
+    def ends(key, params) -> list[Tracer]:
+        return _ends(steps.traces(key, params)[1][name])
+
+    traced = jax.make_jaxpr(ends)(key, start.params)
+    if any(inputs_read(traced.jaxpr)):
+        raise ValueError(
+            f"the support of latent site '{name}' depends on another site, and the "
+            "guide keeps the support that it has at the start. Draw from a fixed one, "
+            "and scale what it gives: dist.Uniform(0.0, 1.0), times the other site, in "
+            "place of dist.Uniform(0.0, other). Chains without a fit, "
+            "gp.sample(key, model, ...), take the model as it is."
+        )
 
 
 def _is_memory(site: dict) -> bool:

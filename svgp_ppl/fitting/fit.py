@@ -122,9 +122,10 @@ def fit(
             has no data, the guide misses a process, a count is not positive, the loss
             would have wrong gradients because draws of the guide are not
             reparameterised, the optimiser cannot use a random bound, the model's plate
-            does not scale minibatches, a site is mutable, ``init`` is of another model,
-            guide or optimiser, or the checkpoint cannot be written, or is that of
-            another fit; or ``init`` stands for earlier data.
+            does not scale minibatches, a site is mutable, the support of a latent site
+            depends on another site, ``init`` is of another model, guide or optimiser,
+            or the checkpoint cannot be written, or is that of another fit; or ``init``
+            stands for earlier data.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
