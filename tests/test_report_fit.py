@@ -167,6 +167,29 @@ def test_the_error_of_quadrature():
     assert "quadrature" not in str(report(fit, *args))
 
 
+@pytest.mark.parametrize(
+    ("short", "num_nodes", "is_coarse"),
+    [(0.1, 10, False), (0.05, 10, True), (0.05, 20, False)],
+)
+def test_the_nodes_of_integrals(short, num_nodes, is_coarse):
+    def model(corner, y):
+        areas = gp.features.average(corner, corner + 1.0, num_nodes)
+        kernel = gp.kernels.RBF(1.0, jnp.array([2.0, short]))
+        f = gp.sparse_gp("f", kernel, corner + 0.5)
+        with numpyro.plate("areas", len(y)):
+            gp.observe("y", gp.likelihoods.Gaussian(1.0), f(areas), obs=y)
+
+    args = np.array([[0.0, 0.0], [1.0, 3.0]]), np.zeros(2)
+    params = {"auto_f_loc": np.zeros(2), "auto_f_scale_tril": np.eye(2)}
+    fit = made(model, gp.AutoGaussian, params, *args)
+    (inputs,) = fitted_of(fit, *args).facts.inputs.values()
+    nodes, _ = np.polynomial.legendre.leggauss(num_nodes)
+    correlation = np.exp(-0.5 * (0.5 * np.median(np.diff(nodes)) / short) ** 2)
+    np.testing.assert_allclose(inputs.between_nodes, correlation, rtol=1e-6)
+    words = f"neighbouring nodes is {correlation:.2g} (lengthscale = 2 {short},"
+    assert (words in str(report(fit, *args))) == is_coarse
+
+
 ADAPTED = {"lengthscale": 2.5, "noise": 0.75, "variance": 0.3}
 BAD = {
     "z far away": (lambda: settled(z=grid(100.0, 106.0, 12)), "'f' explain 0%.* away"),

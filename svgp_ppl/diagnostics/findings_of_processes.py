@@ -7,6 +7,7 @@ from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
 from svgp_ppl.diagnostics.fitted import Facts, Inputs
 
 __all__ = [
+    "coarse_integrals",
     "extreme_lengthscales",
     "open_residuals",
     "structured_scores",
@@ -25,6 +26,10 @@ _NATS = 1.0
 
 _LEAST_SIMILARITY = 0.1
 _LEAST_SPREAD = 0.005  # an RBF whose lengthscale is ten times the largest distance
+
+# Of an average over ten nodes the prior variance is 1 % too large at 0.2 with an RBF and
+# 11 % at 0.05; with a Matérn-3/2 9 and 30 %.
+_LEAST_BETWEEN_NODES = 0.2
 
 _STANDARD_ERRORS = 4.0
 _LARGEST_CORRELATION = 0.2
@@ -171,6 +176,29 @@ def extreme_lengthscales(facts: Facts) -> list[Finding]:
             )
             findings.append(Finding(what, advice))
     return findings
+
+
+def coarse_integrals(facts: Facts) -> list[Finding]:
+    """Processes that change between the nodes of the integrals that are observed."""
+    findings = {}
+    for (name, process, number), inputs in facts.inputs.items():
+        near = inputs.between_nodes[_used(facts, name, process, number)]
+        near = near[np.isfinite(near)]
+        if not len(near) or np.median(near) >= _LEAST_BETWEEN_NODES:
+            continue
+        what = (
+            f"Process '{process}' changes between the nodes of its integrals at "
+            f"'{name}': the prior correlation of neighbouring nodes is "
+            f"{np.median(near):.2g} ({_in_words(inputs)}), and the sum over nodes is "
+            "not the integral."
+        )
+        advice = any_of(
+            "more nodes, gp.features.average(lower, upper, num_nodes=...)",
+            "smaller areas",
+            "a prior that keeps the lengthscale longer, where it is not credible",
+        )
+        findings[process] = Finding(what, advice)
+    return list(findings.values())
 
 
 # ------------------------------------------------------------------------------- parts

@@ -22,6 +22,9 @@ class Inputs(NamedTuple):
         spread: The largest Var(f(x) − f(x')) of two rows over k(x, x) + k(x', x').
         distance: Distance to the nearest inducing input, [N]; NaN without points.
         spacing: Median distance of an inducing input to the nearest other one, or NaN.
+        between_nodes: Of a row that is an integral, the prior correlation of f at
+            neighbouring nodes, along the column where it is smallest, [N]; NaN of
+            others.
         values: Lengthscales, variances and periods of the kernel.
     """
 
@@ -34,6 +37,7 @@ class Inputs(NamedTuple):
     spread: Any
     distance: Any
     spacing: Any
+    between_nodes: Any
     values: dict[str, Any]
 
 

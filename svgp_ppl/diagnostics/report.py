@@ -27,6 +27,7 @@ from svgp_ppl.diagnostics.findings_of_fits import (
     rough_quadrature,
 )
 from svgp_ppl.diagnostics.findings_of_processes import (
+    coarse_integrals,
     extreme_lengthscales,
     open_residuals,
     structured_scores,
@@ -173,7 +174,7 @@ def report_fit(fitted: Fitted) -> Report:
     unfinished = [*moving_bound(fitted, gains), *better_q(fitted, gains)]
     causes = [*unfinished, *uncovered_rows(facts), *extreme_lengthscales(facts)]
     findings = causes or [*open_residuals(facts), *structured_scores(facts)]
-    findings += rough_quadrature(facts)
+    findings += rough_quadrature(facts) + coarse_integrals(facts)
     family = narrow_family(facts, gains)
     findings += family if family or unfinished else heavy_tail(facts)
     edges = edges_of_priors(facts)

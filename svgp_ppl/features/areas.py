@@ -18,7 +18,8 @@ def integral(lower: ArrayLike, upper: ArrayLike, num_nodes: Any = 10) -> Integra
 
     With J nodes per column polynomials of degree 2J − 1 are exact, and an RBF kernel's
     f over five lengthscales is accurate to about 1e-8 (ten nodes). A Matérn f has kinks
-    in some derivative and larger errors: use more nodes, or narrower boxes.
+    in some derivative and larger errors: use more nodes, or narrower boxes. ``report``
+    of a fit says where the nodes are too few for the lengthscale.
 
     Args:
         lower: Lower corners, [N, D].

@@ -25,7 +25,7 @@ from svgp_ppl.expectations import (
     nearest_singularity,
     num_components,
 )
-from svgp_ppl.features import Points, covariance
+from svgp_ppl.features import Integral, Points, covariance
 from svgp_ppl.handlers import counts_once, is_inducing, is_layer, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import matmul, squared_distance, whiten
@@ -182,6 +182,7 @@ def _inputs(view: Any, weights: Array) -> Inputs:
         weights=weights,
         **_coverage(kernel, x, features),
         **_neighbours(kernel, x, prior),
+        between_nodes=_between_nodes(kernel, x),
         values=kernel_values(kernel),
     )
 
@@ -227,6 +228,26 @@ def _neighbours(kernel: Kernel, x: Any, prior: Array) -> dict[str, Array]:
         "similarity": 2 * gram[rows, nearest] / both[rows, nearest],
         "spread": jnp.max(1 - 2 * gram / both),
     }
+
+
+def _between_nodes(kernel: Kernel, x: Any) -> Array:
+    """Prior correlation of f at neighbouring nodes of integrals; NaN of other rows.
+
+    Neighbours along a column are as far apart as nodes are in the median there.
+    """
+    if not isinstance(x, Integral):
+        return jnp.full(len(x), jnp.nan)
+    nodes = jnp.where(x.weights[..., None] != 0, x.x, jnp.nan)
+    apart = jnp.diff(jnp.sort(nodes, axis=1), axis=1)
+    apart = jnp.nanmedian(jnp.where(apart > 0, apart, jnp.nan), axis=1)
+
+    def along_columns(middle: Array, apart: Array) -> Array:
+        ends = middle + jnp.diag(jnp.nan_to_num(apart))
+        variances = kernel.diagonal(ends) * kernel.diagonal(middle[None])
+        correlation = kernel(ends, middle[None])[:, 0] / jnp.sqrt(variances)
+        return jnp.nanmin(jnp.where(apart > 0, correlation, jnp.nan))
+
+    return jax.vmap(along_columns)(jnp.nanmean(nodes, axis=1), apart)
 
 
 # ---------------------------------------------------------------------- q(v), and draws
