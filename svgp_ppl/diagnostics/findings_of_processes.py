@@ -27,8 +27,8 @@ _NATS = 1.0
 _LEAST_SIMILARITY = 0.1
 _LEAST_SPREAD = 0.005  # an RBF whose lengthscale is ten times the largest distance
 
-# Of an average over ten nodes the prior variance is 1 % too large at 0.2 with an RBF and
-# 11 % at 0.05; with a Matérn-3/2 9 and 30 %.
+# Of an average over ten nodes the prior variance is 1 % too large at 0.2 with an RBF,
+# and 11 % at 0.05; with a Matérn-3/2 9 and 30 %.
 _LEAST_BETWEEN_NODES = 0.2
 
 _STANDARD_ERRORS = 4.0

@@ -121,8 +121,9 @@ def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str
         for name, support in supports.items():
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support)):
                 raise ValueError(
-                    f"refit needs fixed supports, and that of '{name}' depends on "
-                    "another site: sample from a fixed one, and scale what it gives."
+                    f"refit needs fixed supports, and that of '{name}' is computed. If "
+                    "by another site, sample from a fixed one, and scale what it "
+                    "gives; if by data, compute its ends with NumPy."
                 )
         return supports
 
