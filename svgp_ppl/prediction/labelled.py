@@ -11,7 +11,7 @@ from svgp_ppl.rows import named_rows
 __all__ = ["as_dataset", "as_frame", "row_labels"]
 
 
-def row_labels(arguments: Any, num_rows: int) -> tuple[str | None, Any]:
+def row_labels(arguments: Any, num_rows: int) -> tuple[Any, Any]:
     """Name and labels of the first axis of a pandas table or an xarray array.
 
     Args:
@@ -28,7 +28,7 @@ def row_labels(arguments: Any, num_rows: int) -> tuple[str | None, Any]:
     return None, None
 
 
-def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: str, labels: Any) -> Any:
+def as_dataset(columns: Mapping[str, tuple[str, Any]], axis: Any, labels: Any) -> Any:
     """An ``xarray.Dataset`` of arrays [N] or [N, K].
 
     Args:

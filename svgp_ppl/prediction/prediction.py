@@ -320,7 +320,7 @@ class Prediction:
         return as_frame(self.to_xarray(mass, key=key))
 
     @cached_property
-    def _rows(self) -> tuple[str, Any]:
+    def _rows(self) -> tuple[Any, Any]:
         """Name and labels of the rows."""
         runs, name = self._sites.runs, self._name
         axis, labels = row_labels(runs.arguments, runs.num_data[name])
