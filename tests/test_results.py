@@ -177,13 +177,59 @@ def test_quantiles_of_binary_labels():
         np.testing.assert_array_equal(at_new.quantile(level), exact)
 
 
+class OneMore(dist.Poisson):
+    """One more than a Poisson count."""
+
+    support = dist.constraints.positive_integer
+
+    def log_prob(self, value):
+        return dist.Poisson(self.rate).log_prob(value - 1)
+
+
+OF_COUNTS = {
+    "Poisson": (gp.likelihoods.Poisson(), lambda k, f: stats.poisson.cdf(k, np.exp(f))),
+    "NegativeBinomial": (
+        gp.likelihoods.NegativeBinomial(2.5),
+        lambda k, f: stats.nbinom.cdf(k, 2.5, 2.5 / (2.5 + np.exp(f))),
+    ),
+    "Binomial": (  # the number of trials differs, and there is no cdf
+        gp.likelihoods.Binomial(np.array([5, 12, 40])),
+        lambda k, f: stats.binom.cdf(k, [5, 12, 40], 1 / (1 + np.exp(-f))),
+    ),
+    "no cdf, many": (
+        lambda f: dist.ZeroInflatedPoisson(0.3, 20.0 * jnp.exp(f)),
+        lambda k, f: (k >= 0) * (0.3 + 0.7 * stats.poisson.cdf(k, 20.0 * np.exp(f))),
+    ),
+    "from one on": (
+        lambda f: OneMore(jnp.exp(f)),
+        lambda k, f: stats.poisson.cdf(k - 1, np.exp(f)),
+    ),
+    "thousands": (
+        lambda f: dist.Poisson(3000.0 * jnp.exp(f)),
+        lambda k, f: stats.poisson.cdf(k, 3000.0 * np.exp(f)),
+    ),
+}
+
+
+@pytest.mark.parametrize("likelihood, cdf", OF_COUNTS.values(), ids=OF_COUNTS)
+def test_quantiles_of_counts_are_the_first_to_reach_the_level(likelihood, cdf):
+    at_new = one_draw(likelihood)
+    e = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None]
+    f = np.asarray(at_new.latent_mean) + np.sqrt(at_new.latent_variance) * e
+    found = at_new.quantile(LEVELS)
+    assert found.dtype == np.float64 and not np.any(np.signbit(found))
+    for level, k in zip(LEVELS, found):
+        before, there = (cdf(place, f).mean(axis=0) for place in (k - 1, k))
+        assert np.all(before < level + 1e-4) and np.all(there > level - 1e-4)
+
+
 @pytest.mark.thorough
 def test_quantiles_of_tables_and_of_likelihoods_without_cdf():
     table = one_draw(lambda f: dist.Normal(f, 0.3).to_event(1), num_outputs=2)
     sd = np.sqrt(np.asarray(table.latent_variance) + 0.09)
     exact = stats.norm.ppf(0.9, table.latent_mean, sd)
     np.testing.assert_allclose(table.quantile(0.9), exact, atol=1.5e-4)
-    no_cdf = one_draw(lambda f: dist.ZeroInflatedPoisson(0.3, jnp.exp(f)))
+    no_cdf = one_draw(lambda f: dist.VonMises(f, 2.0))
     with pytest.raises(ValueError, match="no cumulative distribution function"):
         no_cdf.quantile(0.5)
     assert no_cdf.quantile(0.5, key=random.key(0)).shape == (3,)

@@ -238,7 +238,7 @@ def test_labels_that_start_elsewhere_than_at_0(likelihood, first, cdf):
 
 
 def test_an_error_names_the_likelihood_that_has_no_cdf():
-    at_new = predicted(gp.likelihoods.Binomial(np.array([3, 4, 5])))
+    at_new = predicted(gp.likelihoods.Binomial(np.array([3000, 4000, 5000])))
     with pytest.raises(ValueError, match=r"site 'y', a Binomial, has no cum.*key="):
         at_new.quantile(0.5)
 

@@ -92,6 +92,7 @@ class _UpTo(dist.constraints.Constraint):
     """The integers from 0 to a number, which may differ between data."""
 
     is_discrete = True
+    lower_bound = 0
 
     def __init__(self, total_count):
         self.total_count = total_count

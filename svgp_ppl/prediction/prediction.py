@@ -10,31 +10,22 @@ from jax import random
 from jaxtyping import Array
 
 from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
-from svgp_ppl.expectations.cumulative import latent_cdf, predictive_cdf
 from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.observations.missing import checked_mask, filled, over_rows
 from svgp_ppl.observations.observed import plate_axes
 from svgp_ppl.prediction import averages
+from svgp_ppl.prediction.inversion import of_labels
 from svgp_ppl.prediction.labelled import as_dataset, as_frame, row_labels
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import choose_draws
 from svgp_ppl.prediction.posterior_model import Draws, keys_of
-from svgp_ppl.prediction.quantiles import (
-    cdf_of,
-    inverted,
-    negligible,
-    of_labels,
-)
+from svgp_ppl.prediction.quantiles import quantiles_of_data, quantiles_of_latent
 
 __all__ = ["Of", "Prediction"]
 
 
 # Whether a quantile, an interval or a band is of the data y or of the latent f.
 Of = Literal["data", "latent"]
-
-# Nodes for the cdf of one draw. Draws shift their nodes independently: their number
-# times the square of this one is what counts.
-_NODES_OF_CDF, _FEWEST_NODES = 512, 24
 
 
 class Prediction:
@@ -191,8 +182,8 @@ class Prediction:
         """The smallest a with P(y_n <= a) >= p, at each input.
 
         The cumulative distribution function, averaged over the posterior, is inverted.
-        A likelihood whose distribution has no such function needs a key: the quantiles
-        are then those of draws.
+        A likelihood whose distribution has no such function, and no probabilities of
+        whole numbers to sum, needs a key: the quantiles are then those of draws.
 
         Args:
             p: Probability in (0, 1), or several of them, [P].
@@ -211,7 +202,7 @@ class Prediction:
             raise ValueError(f"of must be one of {get_args(Of)}, and is {of!r}.")
         if key is not None:
             draws = (self.sample if of == "data" else self.sample_latent)(key, n)
-            is_whole = of == "data" and self._is_discrete
+            is_whole = of == "data" and self._support.is_discrete
             rule = "inverted_cdf" if is_whole else "linear"
             found = np.quantile(draws, np.ravel(levels), axis=0, method=rule)
         elif of == "data" and self.probs is not None:
@@ -247,54 +238,20 @@ class Prediction:
         return low, high
 
     def _inverted(self, levels: np.ndarray, of: Of) -> np.ndarray:
-        sites, name = self._sites, self._name
-        num_nodes = max(int(_NODES_OF_CDF / sites.num_draws**0.5), _FEWEST_NODES)
-
-        def of_data(expected: Expected, key, y, lost) -> Array:
-            marginal, likelihood = expected.marginal(), expected.likelihood
-            try:
-                return predictive_cdf(
-                    likelihood, cdf_of, y, marginal, num_nodes, key, lost
-                )
-            except NotImplementedError:
-                raise ValueError(
-                    f"the likelihood of site '{name}', {expected.called}, has no "
-                    "cumulative distribution function: pass key=jax.random.key(...), "
-                    "and the quantiles are those of draws."
-                ) from None
-
-        def of_latent(expected: Expected, key, f, _) -> Array:
-            return latent_cdf(f, expected.marginal())
-
-        is_data, lost = of == "data", negligible(levels)
-        centre, spread = (np.asarray(moment) for moment in self._start(of))
-
-        def cdf(places: np.ndarray) -> np.ndarray:
-            found = sites.over_draws(
-                name,
-                ("cdf", of, num_nodes),
-                of_data if is_data else of_latent,
-                averages.mean,
-                jnp.asarray(places, centre.dtype),
-                jnp.asarray(lost, centre.dtype),
-            )
-            return np.asarray(found)
-
-        is_discrete = is_data and self._is_discrete
-        return inverted(cdf, levels, centre, spread, sites.num_draws, is_discrete)
+        at = self._sites, self._name, levels
+        if of == "latent":
+            return quantiles_of_latent(*at, self.latent_mean, self.latent_variance)
+        return quantiles_of_data(*at, *self._start(), self._support)
 
     @property
-    def _is_discrete(self) -> bool:
+    def _support(self) -> Any:
         return self._sites.runs.look(
-            lambda sites: observe_sites(sites)[self._name].support.is_discrete
+            lambda sites: observe_sites(sites)[self._name].support
         )
 
-    def _start(self, of: Of) -> tuple[Any, Any]:
-        """Mean and variance; 0 and 1 where those of data are not known."""
-        moments = self._moments
-        if of == "latent":
-            return self.latent_mean, self.latent_variance
-        if moments["mean"] is not None:
+    def _start(self) -> tuple[Any, Any]:
+        """Mean and variance of the data; 0 and 1 where they are not known."""
+        if self._moments["mean"] is not None:
             return self.mean, self.variance
         shape = self._sites.runs.look(
             lambda sites: observe_sites(sites)[self._name].shape()

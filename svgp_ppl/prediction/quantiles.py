@@ -1,13 +1,11 @@
-"""Quantiles of a predictive distribution, from its cumulative distribution function.
+"""Quantiles of a prediction, from its distribution function averaged over draws.
 
-    F(a) = mean over draws of E_q P(y <= a | f),     quantile(p) = min { a : F(a) >= p }
+    F(a) = mean over draws of E_q P(y <= a | f)
 
-F can be evaluated anywhere, but at a price, so the root is bracketed and sought at
-several places at once, for all inputs and all levels together. Between the ends of the
-last bracket a continuous F is treated as a line.
+That of whole numbers from a known first one on is the sum of P(y = k), as long as few
+are needed: all places together then take less than one by the distribution function.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,86 +13,161 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from svgp_ppl.expectations.cumulative import within_support
+from svgp_ppl.expectations.cumulative import (
+    latent_cdf,
+    predictive_cdf,
+    predictive_mass,
+    within_support,
+)
 from svgp_ppl.handlers import unwrapped
+from svgp_ppl.observations import Expected
+from svgp_ppl.prediction import averages, inversion
+from svgp_ppl.prediction.observe_sites import ObserveSites
 
-__all__ = ["cdf_of", "inverted", "negligible", "of_labels"]
+__all__ = ["cdf_of", "quantiles_of_data", "quantiles_of_latent"]
 
-# Width of the last bracket in standard deviations. The error of a line through its ends
-# is an eighth of its square times F''/F', 1e-7 standard deviations for a Gaussian. If a
-# long tail makes sd large, such a bracket holds much: F may rise in it by no more than
-# this share of min(p, 1 - p), unless it jumps within so many sd.
-_WIDTH, _RISE, _JUMP = 1e-3, 2e-3, 1e-16
-# Numbers that one evaluation of F may take, over draws, places, levels and inputs.
-_NUMBERS_AT_A_TIME = 2**22
-# A bracket that has been widened 8-fold this often holds no quantile: F is not a cdf.
-_MOST_WIDENINGS = 40
+# Nodes for the cdf of one draw. Draws shift their nodes independently: their number
+# times the square of this one is what counts.
+_NODES, _FEWEST_NODES = 512, 24
+# How many whole numbers have their probabilities summed, as far as the levels are not
+# reached by fewer, and at how many numbers and inputs: beyond, rounding errors of a sum
+# in float32 are felt, and the table is large.
+_NUMBERS_OF_LABELS, _MOST_ENTRIES = (16, 64, 256, 1024), 2**22
 
 
-def inverted(
-    cdf: Callable[[np.ndarray], np.ndarray],
-    levels: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    num_draws: int,
-    is_discrete: bool,
+def quantiles_of_latent(
+    sites: ObserveSites, name: str, levels: np.ndarray, mean: Any, variance: Any
 ) -> np.ndarray:
-    """Quantiles of every entry, [levels, ...].
+    """Of f at every input, [levels, N] or [levels, N, Q]."""
+
+    def cdf(expected: Expected, key, places) -> Any:
+        return latent_cdf(places, expected.marginal())
+
+    return _inverted(sites, name, "latent", cdf, levels, mean, variance)
+
+
+def quantiles_of_data(
+    sites: ObserveSites,
+    name: str,
+    levels: np.ndarray,
+    mean: Any,
+    variance: Any,
+    support: Any,
+) -> np.ndarray:
+    """Of y at every input, [levels, N] (and event axes).
 
     Args:
-        cdf: F at [A, ...] places.
+        sites: The observe sites.
+        name: Name of one of them.
         levels: Probabilities in (0, 1), [levels].
-        mean: Mean of the quantity, [...]; only a place to start from.
+        mean: Mean of y, only a place to start from.
         variance: Its variance; may be infinite.
-        num_draws: Draws that F is an average over.
-        is_discrete: Whether the values are whole numbers.
+        support: Of y.
+
+    Raises:
+        ValueError: The likelihood has no distribution function.
     """
-    p = levels.reshape(-1, *(1,) * mean.ndim)
-    mean = np.where(np.isfinite(mean), mean, 0.0)
-    sd = np.sqrt(np.where(np.isfinite(variance) & (variance > 0), variance, 1.0))
-    # Cantelli: a quantile is no further from the mean than so many standard deviations.
-    low = mean - sd * np.sqrt((1.0 - p) / p) - is_discrete
-    high = mean + sd * np.sqrt(p / (1.0 - p)) + is_discrete
-    if is_discrete:
-        low, high = np.floor(low), np.ceil(high)
-    sides = _bracketed(cdf, p, low, high)
-    num_places = _NUMBERS_AT_A_TIME // (num_draws * sides[0].size)
-    # Evaluating F is what costs: three places quarter a bracket, fifteen take a 16th.
-    share = np.linspace(0.0, 1.0, int(np.clip(num_places, 1, 3)) + 2)[1:-1]
-    share = share.reshape(-1, *(1,) * p.ndim)
-    while np.any(_is_wide(p, sd, sides, is_discrete)):
-        sides = _narrowed(cdf, p, *sides, share, is_discrete)
-    low, high, at_low, at_high = sides
-    if is_discrete:
-        return high + 0.0  # rounding also gives -0.0, which is shown with its sign
-    rise = at_high - at_low
-    return low + (high - low) * np.where(rise > 0, (p - at_low) / rise, 0.5)
+    if support.is_discrete:
+        found = _by_sums(sites, name, levels, mean, variance, support)
+        if found is not None:
+            return found
+    num_nodes, lost = _num_nodes(sites), inversion.negligible(levels)
+
+    def cdf(expected: Expected, key, places) -> Any:
+        marginal, likelihood = expected.marginal(), expected.likelihood
+        try:
+            return predictive_cdf(
+                likelihood, cdf_of, places, marginal, num_nodes, key, lost
+            )
+        except NotImplementedError:
+            raise ValueError(
+                f"the likelihood of site '{name}', {expected.called}, has no "
+                "cumulative distribution function: pass key=jax.random.key(...), "
+                "and the quantiles are those of draws."
+            ) from None
+
+    what = ("data", num_nodes, lost)
+    if not support.is_discrete:
+        return _inverted(sites, name, what, cdf, levels, mean, variance)
+
+    def at(places: np.ndarray) -> np.ndarray:
+        held = jnp.asarray(places, mean.dtype)
+        return sites.over_draws(name, ("cdf", what), cdf, averages.mean, held)
+
+    moments = np.asarray(mean), np.asarray(variance)
+    return inversion.inverted_among_whole(at, levels, *moments, sites.num_draws)
 
 
-def _is_wide(p, sd, sides: tuple[np.ndarray, ...], is_discrete: bool) -> np.ndarray:
-    """Whether brackets are to be narrowed."""
-    low, high, at_low, at_high = sides
-    width = high - low
-    if is_discrete:
-        return width > 1.0 + 1e-9
-    smallest = 4.0 * np.finfo(sd.dtype).eps * np.maximum(abs(low), abs(high))
-    rises = at_high - at_low > _RISE * np.minimum(p, 1.0 - p)
-    rises &= width > np.maximum(smallest, _JUMP * sd)
-    return (width > _WIDTH * sd * (1.0 + 1e-9)) | rises
+def _num_nodes(sites: ObserveSites) -> int:
+    return max(int(_NODES / sites.num_draws**0.5), _FEWEST_NODES)
 
 
-def negligible(levels: np.ndarray) -> float:
-    """An error of F that no quantile of these levels feels."""
-    return float(_RISE * np.min(np.minimum(levels, 1.0 - levels)))
+def _inverted(sites, name: str, what, cdf, levels, mean, variance) -> np.ndarray:
+    """Quantiles by the distribution function and its derivative."""
+
+    def with_slope(expected: Expected, key, places) -> Any:
+        along = (jnp.ones_like(places),)
+        both = jax.jvp(lambda a: cdf(expected, key, a), (places,), along)
+        return jnp.stack(both)
+
+    def at(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        held = jnp.asarray(places, mean.dtype)
+        found = sites.over_draws(
+            name, ("cdf", what, "slope"), with_slope, averages.mean, held
+        )
+        value, slope = np.asarray(found, np.float64)
+        return value, slope
+
+    return inversion.inverted(at, levels, np.asarray(mean), np.asarray(variance))
 
 
-def of_labels(cumulative: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """The smallest label with F >= p, [levels, N], from F of every label, [N, C]."""
-    # The last is 1 up to rounding.
-    reached = cumulative[None, :, :-1] >= levels[:, None, None]
-    return np.where(
-        reached.any(axis=-1), reached.argmax(axis=-1), cumulative.shape[-1] - 1
-    )
+def _by_sums(
+    sites: ObserveSites, name: str, levels, mean, variance, support: Any
+) -> np.ndarray | None:
+    """Quantiles among few whole numbers; None if there are many, or no first one."""
+    first = getattr(support, "lower_bound", None)
+    if not isinstance(first, int | np.integer):
+        return None
+    num_nodes, lost = _num_nodes(sites), inversion.negligible(levels)
+
+    def mass(expected: Expected, key, places) -> Any:
+        marginal, likelihood = expected.marginal(), expected.likelihood
+        return predictive_mass(
+            likelihood, mass_of, places, marginal, num_nodes, key, lost
+        )
+
+    about = inversion.about(np.max(levels), np.asarray(mean), np.asarray(variance))
+    for number in _NUMBERS_OF_LABELS:
+        if number * mean.size > _MOST_ENTRIES:
+            break
+        if first + number <= about:
+            continue
+        labels = first + jnp.arange(number, dtype=mean.dtype)
+        labels = labels.reshape(-1, *(1,) * mean.ndim)
+        places = jnp.broadcast_to(labels, (number, *mean.shape))
+        try:
+            found = sites.over_draws(
+                name, ("mass", num_nodes, lost), mass, averages.mean, places
+            )
+        except NotImplementedError:
+            break
+        cumulative = np.cumsum(np.asarray(found, np.float64), axis=0)
+        if np.all(cumulative[-1] >= np.max(levels)):
+            labels = inversion.of_labels(np.moveaxis(cumulative, 0, -1), levels)
+            return (first + labels).astype(cumulative.dtype)
+    return None
+
+
+def mass_of(distribution: Any, value: Any) -> Any:
+    """P(y = value) of every entry, whatever wraps the distribution.
+
+    Raises:
+        NotImplementedError: It is one of several numbers together.
+    """
+    inner, _ = unwrapped(distribution)
+    if inner.event_shape:
+        raise NotImplementedError
+    return jnp.where(inner.support(value), jnp.exp(inner.log_prob(value)), 0.0)
 
 
 def cdf_of(distribution: Any, value: Any) -> Any:
@@ -138,58 +211,3 @@ def _through(transforms: list, base: Any, value: Any) -> Any:
     below = _through(earlier, base, last.inv(value))
     below = jnp.where(last.sign < 0, 1.0 - below, below)
     return within_support(last.codomain, value, below)
-
-
-def _at(cdf: Callable, places: np.ndarray) -> np.ndarray:
-    """F at [A, levels, ...]; one call for all.
-
-    Raises:
-        ValueError: It is NaN.
-    """
-    flat = places.reshape(-1, *places.shape[2:])
-    values = np.asarray(cdf(flat), np.float64).reshape(places.shape)
-    if np.any(np.isnan(values)):
-        raise ValueError(
-            "the quantiles are not known: the cdf of the prediction is NaN, at "
-            f"{places[np.isnan(values)][0]:.4g} for one. Where moments are finite, the "
-            "formula of the likelihood's distribution underflows: pass "
-            "key=jax.random.key(...), and the quantiles are those of draws."
-        )
-    return values
-
-
-def _bracketed(cdf: Callable, p, low, high) -> tuple[np.ndarray, ...]:
-    """Ends with F(low) < p <= F(high), and F there."""
-    centre = 0.5 * (low + high)
-    for _ in range(_MOST_WIDENINGS):
-        at_low, at_high = _at(cdf, np.stack([low, high]))
-        is_above, is_below = at_low >= p, at_high < p
-        if not np.any(is_above | is_below):
-            return low, high, at_low, at_high
-        low = np.where(is_above, centre - 8.0 * (centre - low), low)
-        high = np.where(is_below, centre + 8.0 * (high - centre), high)
-    raise ValueError(
-        "the quantiles are not finite: the cdf of the prediction does not rise from 0 "
-        "to 1."
-    )
-
-
-def _narrowed(
-    cdf: Callable, p, low, high, at_low, at_high, share, is_discrete: bool
-) -> tuple[np.ndarray, ...]:
-    """The part of a bracket between two neighbouring places that holds the quantile."""
-    places = low + share * (high - low)
-    if is_discrete:
-        places = np.round(places)  # if the width is two or more, one is inside
-    values = _at(cdf, places)
-    places = np.concatenate([low[None], places, high[None]])
-    values = np.concatenate([at_low[None], values, at_high[None]])
-    is_below = values < p
-    is_below[0], is_below[-1] = True, False
-    last = is_below.shape[0] - 1 - np.argmax(is_below[::-1], axis=0)
-    ends = [
-        np.take_along_axis(a, (last + k)[None], 0)[0]
-        for a in (places, values)
-        for k in (0, 1)
-    ]
-    return ends[0], ends[1], ends[2], ends[3]
