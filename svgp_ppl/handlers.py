@@ -48,6 +48,7 @@ __all__ = [
     "prototype",
     "replay_distributions",
     "require_new_site",
+    "require_no_process",
     "set_up",
     "times_counted",
     "trace_of",
@@ -382,7 +383,12 @@ def _require_own_site(name: str, shape: tuple, guide_trace: dict[str, dict]) -> 
             f"distribution over v, event shape {shape}; a fit or guide of another "
             "model cannot be used for this one."
         )
-    if is_inducing(guide_trace[name]):
+    require_no_process({name: guide_trace[name]})
+
+
+def require_no_process(guide_trace: Mapping[str, dict]) -> None:
+    """Raise if a guide makes a process, as a model does."""
+    for name in [name for name, site in guide_trace.items() if is_inducing(site)]:
         raise ValueError(
             f"the guide makes the process '{name}' by sparse_gp, as a model does. Were "
             "the model and the guide exchanged? A guide is gp.AutoGaussian(model), or "

@@ -61,6 +61,8 @@ def test_a_model_in_the_place_of_its_guide_is_noticed(tmp_path):
         gp.predict(model, loaded, COUNTS_X, key=random.key(0))
     with pytest.raises(ValueError, match=message):
         fit(model, *DATA, guide=model)
+    with pytest.raises(ValueError, match=message):
+        gp.sample(random.key(0), model, *DATA, init=loaded, progress=False)
 
 
 @pytest.mark.thorough

@@ -23,7 +23,14 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.diagnostics import Axes, axes_of
-from svgp_ppl.handlers import at_position, is_inducing, is_layer, set_up, trace_of
+from svgp_ppl.handlers import (
+    at_position,
+    is_inducing,
+    is_layer,
+    require_no_process,
+    set_up,
+    trace_of,
+)
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.input_columns import columns_of
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
@@ -314,6 +321,7 @@ class Target:
 
             def one(key):
                 sites = trace_of(guide, args, kwargs, key=key, values=params)
+                require_no_process(sites)
                 _require_params(sites, params)
                 values = {
                     name: site["value"]
