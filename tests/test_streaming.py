@@ -241,6 +241,20 @@ def test_what_stands_for_earlier_data_says_so(tmp_path):
     assert "below the best" not in str(found) and "k-hat" not in str(found)
 
 
+def test_an_interrupted_update_says_how_to_go_on(monkeypatch, tmp_path):
+    """Not by fit(init=), which refuses it."""
+    earlier = first_fit()
+
+    def interrupt(bar, count):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("svgp_ppl.runtime.progress.tqdm.update", interrupt)
+    with pytest.warns(UserWarning, match=r"update again with the earlier fit\."):
+        continued(earlier)
+    with pytest.warns(UserWarning, match="the same call goes on from its checkpoint"):
+        continued(earlier, checkpoint=tmp_path / "fit.npz")
+
+
 @pytest.mark.parametrize("rest", [AutoNormal, AutoMultivariateNormal])
 def test_what_was_learnt_is_at_the_centre_of_the_hyperparameters(rest):
     """With a draw of them in its place, it would be another for every key."""

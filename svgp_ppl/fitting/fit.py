@@ -25,7 +25,7 @@ from svgp_ppl.fitting.failures import explain_failure
 from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
-from svgp_ppl.fitting.resuming import at_the_end_of, fit_in
+from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, how_to_go_on
 from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
@@ -370,9 +370,9 @@ class _Run:
             if not self.reached.history:
                 raise
             steps = sum(map(len, self.reached.history))
+            next_call = how_to_go_on(file, self.facts.has_earlier_data)
             warnings.warn(
-                f"interrupted: returning the fit after {steps} steps; continue with "
-                "fit(..., init=this).",
+                f"interrupted: returning the fit after {steps} steps; {next_call}.",
                 stacklevel=3,
             )
         except NonFiniteBoundError as error:

@@ -13,7 +13,7 @@ from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.runtime.checkpoints import Checkpoint, restored
 
-__all__ = ["at_the_end_of", "fit_in"]
+__all__ = ["at_the_end_of", "fit_in", "how_to_go_on"]
 
 # Steps that are taken again: after ten, another learning rate has shown itself.
 _NUM_STEPS_AGAIN = 10
@@ -100,6 +100,23 @@ def fit_in(
             "another one"
         )
     return found, next_start
+
+
+def how_to_go_on(file: Checkpoint | None, has_earlier_data: bool) -> str:
+    """What to do with a fit that was interrupted, as a clause.
+
+    Args:
+        file: Its file, if it has one.
+        has_earlier_data: Whether it is what ``gp.update`` returns.
+    """
+    if file is not None:
+        return "the same call goes on from its checkpoint"
+    if has_earlier_data:
+        return (
+            "it stands for a part of what the new data say, and to go on from it would "
+            "count them twice: call gp.update again with the earlier fit"
+        )
+    return "continue with fit(..., init=this)"
 
 
 def _losses(
