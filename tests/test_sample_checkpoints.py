@@ -384,6 +384,17 @@ def whole():
         return sampled()
 
 
+def test_an_interrupt_of_the_log_likelihoods_returns_the_draws(monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("svgp_ppl.mcmc.draws._log_likelihoods", interrupt)
+    with pytest.warns(UserWarning, match="draws without their log likelihoods"):
+        draws = sampled(log_likelihood=True)
+    assert group(draws, "posterior")["f"].shape[:2] == (2, 20)
+    assert not group(draws, "log_likelihood")
+
+
 @pytest.mark.thorough
 def test_sample_goes_on_and_its_times_are_those_of_all_parts(whole, tmp_path, cut):
     path = tmp_path / "draws"

@@ -1,6 +1,7 @@
 """From positions of chains to values at the sites of a model, in an ArviZ object."""
 
 import json
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ def as_arviz(
     groups: dict[str, Any]
     if chains.stats:
         draws = _constrained(key, target, start, chains.draws)
-        likelihoods = _log_likelihoods(target, draws) if log_likelihood else None
+        likelihoods = _unless_interrupted(target, draws) if log_likelihood else None
         groups = {"sample_stats": chains.stats, "log_likelihood": likelihoods}
     else:
         draws, last = None, jax.tree.map(lambda leaf: leaf[:, None], chains.position)
@@ -95,6 +96,19 @@ def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
     made_of = ("constrain", *target.made_of)
     given = (key, start.coordinates, start.data)
     return _over_draws(of_draw, made_of, (draws, chain, number), given)
+
+
+def _unless_interrupted(target: Target, draws: dict) -> dict[str, np.ndarray] | None:
+    """The log likelihoods; None after an interrupt, which must not cost the draws."""
+    try:
+        return _log_likelihoods(target, draws)
+    except KeyboardInterrupt:
+        warnings.warn(
+            "interrupted: returning the draws without their log likelihoods; add them "
+            "by gp.log_likelihood(key, model, draws, x, y, add_to=draws).",
+            stacklevel=4,
+        )
+        return None
 
 
 def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
