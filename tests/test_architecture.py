@@ -260,7 +260,6 @@ MAY_IMPORT = {
         "guides",
         "handlers",
         "observations",
-        "runtime",
     },
     "mcmc.hybrid": {
         "checks",

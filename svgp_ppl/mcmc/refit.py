@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import optax
 from jax import random
-from jax.core import Tracer
 from numpyro.distributions import biject_to
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -22,7 +21,6 @@ from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, set_up, trace_of
 from svgp_ppl.observations import is_latent
-from svgp_ppl.runtime.compilation import look
 
 __all__ = ["refit"]
 
@@ -101,33 +99,22 @@ def _parameter_of(name: str) -> str:
 
 def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str, Any]:
     """Supports of the sites besides processes; the guide has a point for each."""
-
-    def facts(args, kwargs, params) -> dict[str, Any]:
-        run = {"key": random.key(0), "values": params}
-        points = trace_of(guide, args, kwargs, **run)
-        sites = {
-            name: site
-            for name, site in trace_of(model, args, kwargs, **run).items()
-            if is_latent(site)
-        }
-        for name in sites:
-            known = name in points and is_point(points[name]["fn"])
-            if not known or _parameter_of(name) not in params:
-                raise ValueError(
-                    f"refit needs a point estimate of '{name}', as by the default "
-                    f"rest= of a guide: the parameter '{_parameter_of(name)}'."
-                )
-        supports = {name: site["fn"].support for name, site in sites.items()}
-        for name, support in supports.items():
-            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support)):
-                raise ValueError(
-                    f"refit needs fixed supports, and that of '{name}' is computed. If "
-                    "by another site, sample from a fixed one, and scale what it "
-                    "gives; if by data, compute its ends with NumPy."
-                )
-        return supports
-
-    return look(facts, args, kwargs, params)
+    # Outside of a trace: the ends of a support may be computed from data.
+    run = {"key": random.key(0), "values": params}
+    points = trace_of(guide, args, kwargs, **run)
+    sites = trace_of(model, args, kwargs, **run)
+    supports = {}
+    for name, site in sites.items():
+        if not is_latent(site):
+            continue
+        known = name in points and is_point(points[name]["fn"])
+        if not known or _parameter_of(name) not in params:
+            raise ValueError(
+                f"refit needs a point estimate of '{name}', as by the default rest= of "
+                f"a guide: the parameter '{_parameter_of(name)}'."
+            )
+        supports[name] = site["fn"].support
+    return supports
 
 
 def _mean(draws: Any, name: str, support: Any) -> jax.Array:
