@@ -70,7 +70,7 @@ def data_array(value, what: str) -> Any:
         what: Its name in error messages.
 
     Raises:
-        ValueError: It is a masked array, is ragged, or does not hold real numbers.
+        ValueError: It is no array, a masked one, ragged, or not of real numbers.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
@@ -91,6 +91,16 @@ def data_array(value, what: str) -> Any:
             raise ValueError(
                 f"{what} must be an array, and are rows of unequal length.{advice}"
             ) from None
+        except jax.errors.JAXTypeError:  # of a list of traced numbers
+            raise
+        except TypeError:  # of xarray, for a Dataset
+            array = np.asarray(None)
+        if array.dtype == object and array.ndim == 0:
+            raise ValueError(
+                f"{what} must be an array, and are a {type(value).__name__}: of a "
+                "sparse matrix take x.toarray(), of a lazy table x.collect(), of an "
+                "xarray.Dataset x.to_dataarray().T."
+            )
     if not is_real(array):
         raise ValueError(
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "

@@ -5,8 +5,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
 from jax import random
 from numpyro import handlers
+from scipy.sparse import csr_array
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics.kept import Kept
@@ -61,6 +63,7 @@ def observed(y, likelihood=None, *, size=6, num_outputs=None, **options):
             X.astype(object),
             r"must be .* of dtype object.*np.asarray\(..., dtype=float\)",
         ),
+        (csr_array(X), r"must be an array, and are a csr_array: .*x\.toarray\(\)"),
     ],
 )
 def test_inputs(x, match):
@@ -94,6 +97,7 @@ def test_width_of_the_inputs():
         (COUNTS - 1, "support of the likelihood, the integers 0, 1, 2.*them is -1"),
         (COUNTS + 0.5, "the integers 0, 1, 2.*among them is 0.5"),
         (np.array(list("abcdef")), "real numbers and are of dtype <U1"),
+        (xr.Dataset({"y": ("row", COUNTS)}), "be an array, and are a Dataset"),
     ],
 )
 def test_counts(y, match):

@@ -276,13 +276,16 @@ def test_tables_and_lists_are_not_cut():
     x, y = np.zeros((3, 1)), pd.Series([1.0, 2.0, 3.0])
     table = y.to_frame()
     for args, types in (
-        ((x.tolist(), None), "float"),
+        ((x.tolist(), None), "list"),
         ((table, y), "DataFrame"),
     ):
         with pytest.raises(ValueError, match=f"their types are {types}.*to_numpy"):
             _ = Minibatches(args, {}, 2, seed=0)
     with pytest.raises(ValueError, match=r"a Series with as many rows, 3, .* whole"):
         _ = Minibatches((x, y), {}, 2, seed=0)
+    for args in ((x, y.tolist()), (x.tolist(), y.to_numpy())):
+        with pytest.raises(ValueError, match=r"a list with as many rows, 3, .*asarray"):
+            _ = Minibatches(args, {}, 2, seed=0)
     other = Minibatches((x, y[:2]), {}, 2, seed=0)  # a constant of the model
     assert other.num_rows == 3
     with pytest.raises(ValueError, match=r"a Series with as many rows, 3, .* whole"):

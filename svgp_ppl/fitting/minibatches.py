@@ -71,8 +71,8 @@ class Minibatches:
         seed: Determines the order.
 
     Raises:
-        ValueError: There is no array, or a table is as long; or B is not an integer
-            from 1 to N.
+        ValueError: There is no array, or a table or a list is as long; or B is not an
+            integer from 1 to N.
     """
 
     args: tuple
@@ -108,7 +108,7 @@ class Minibatches:
     @cached_property
     def _cut(self) -> dict[int, Any]:
         """Leaf -> the array whose rows it is given."""
-        return with_rows(self._leaves)
+        return with_rows((self.args, self.kwargs))
 
     @property
     def lengths_of_others(self) -> set[int]:

@@ -58,7 +58,7 @@ def predict_batches(
     """
     size = require_count(batch_size, "batch_size")
     leaves, structure = jax.tree.flatten((args, kwargs))
-    cut = with_rows(leaves)
+    cut = with_rows((args, kwargs))
     num_rows = len(next(iter(cut.values())))
     options = {"params": params, "num_draws": num_draws, "chunk_size": chunk_size}
 

@@ -50,26 +50,28 @@ def named_rows(leaf: Any) -> tuple[Any, Any] | None:
     home = type(leaf).__module__.split(".")[0]
     if home == "pandas" and hasattr(leaf, "index"):
         return leaf.index.name, leaf.index
-    if home == "xarray" and getattr(leaf, "dims", ()):
+    if home == "xarray" and hasattr(leaf, "dtype") and leaf.dims:
         return leaf.dims[0], leaf.indexes.get(leaf.dims[0])
     return None
 
 
-def with_rows(leaves: list) -> dict[int, Any]:
+def with_rows(arguments: Any) -> dict[int, Any]:
     """Leaf -> array, for the arrays that are as long as the first one.
 
     Args:
-        leaves: Leaves of the arguments of a model.
+        arguments: Arguments of a model.
 
     Returns:
         The arrays, in the order of the arguments.
 
     Raises:
-        ValueError: There are none; or a table is as long, which the model would get
-            whole.
+        ValueError: There are none; or a table or a list of numbers is as long, which
+            the model would get whole.
     """
+    leaves = jax.tree.leaves(arguments)
     arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
-    tables = [x for x in leaves if _is_table(x)]
+    seen = jax.tree.leaves(arguments, is_leaf=_is_list)
+    tables = [x for x in seen if _is_table(x) or _is_list(x)]
     if not arrays:
         came = ", ".join(sorted({type(x).__name__ for x in tables or leaves}))
         raise ValueError(
@@ -79,9 +81,10 @@ def with_rows(leaves: list) -> dict[int, Any]:
     first = next(iter(arrays.values()))
     for table in tables:
         if len(table) == len(first):
+            instead = "np.asarray(x)" if _is_list(table) else "x.to_numpy()"
             raise ValueError(
                 f"batch_size cuts arrays, and a {type(table).__name__} with as many "
-                f"rows, {len(first)}, would be passed whole: pass x.to_numpy() of it."
+                f"rows, {len(first)}, would be passed whole: pass {instead} of it."
             )
     arrays = {i: x for i, x in arrays.items() if len(x) == len(first)}
     return {i: _in_place(x) for i, x in arrays.items()}
@@ -91,6 +94,14 @@ def _is_table(leaf: Any) -> bool:
     """Whether a leaf is a table or a column of it, or a labelled array."""
     is_known = isinstance(leaf, np.ndarray | np.generic | jax.Array | ArrowRows)
     return hasattr(type(leaf), "__array__") and not is_known and np.ndim(leaf) > 0
+
+
+def _is_list(leaf: Any) -> bool:
+    """Whether it is a list of numbers, or of such lists, which JAX takes for a tree."""
+    plain = int | float | np.generic
+    return isinstance(leaf, list) and all(
+        isinstance(x, plain) or _is_list(x) for x in leaf
+    )
 
 
 def _in_place(array: Any) -> Any:
