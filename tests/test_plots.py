@@ -27,6 +27,11 @@ def test_a_band_over_two_columns_is_refused():
         plots.function_band(np.zeros((3, 2)), [0], [0], [0])
 
 
+def test_a_band_is_of_one_site():
+    with pytest.raises(ValueError, match=r"take one of \['y', 'w'\]"):
+        plots.prediction_band(np.zeros(3), {"y": None, "w": None})
+
+
 def test_a_band_over_other_inputs_than_its_own_is_refused():
     for x in (np.zeros(3), np.zeros((5, 1))):
         with pytest.raises(ValueError, match=r"at each of the [35] inputs x"):
@@ -41,6 +46,8 @@ def test_the_density_integrates_to_the_mass_that_is_shown():
     np.testing.assert_allclose(np.trapezoid(y, x), 0.989, atol=0.02)
     with pytest.raises(ValueError, match="positive values"):
         plots.density([1.0, -1.0])
+    with pytest.raises(ValueError, match=r"differ, and 3 .* values \[0\.5\]"):
+        plots.density([0.5, 0.5, 0.5])
 
 
 def test_the_bound_is_minus_the_loss():
@@ -49,6 +56,8 @@ def test_the_bound_is_minus_the_loss():
     ax = plots.bound(fit)
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [-5.0, -3.0, -2.0])
     assert ax.get_ylabel() == "bound / nats"
+    with pytest.raises(ValueError, match=r"gp\.fit returns, and is given a dict"):
+        plots.bound(chains())
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -109,6 +118,9 @@ def test_joint_and_correlation_show_the_draws():
         plots.joint(draws, "f", "scale")
     with pytest.raises(ValueError, match=r"no 'g' among \['f', 'scale'\]"):
         plots.joint(draws, "g", "scale")
+    for other in (0, ("f", 0), None):
+        with pytest.raises(ValueError, match=r"or \(name, index\), such as .*, and is"):
+            plots.joint(draws, "scale", other)
     with pytest.raises(ValueError, match=r"no 'g' among \['f', 'scale'\]"):
         plots.correlation(draws, "g")
     with pytest.raises(ValueError, match="'scale' is one number per draw"):

@@ -33,7 +33,7 @@ def density(
         color: Any matplotlib colour.
 
     Raises:
-        ValueError: A draw is not positive.
+        ValueError: A draw is not positive, or all are equal.
 
     Example:
         >>> ax = gp.plots.density(draws.posterior["lengthscale"].values)
@@ -41,6 +41,11 @@ def density(
     draws = np.ravel(np.asarray(draws, dtype=float))
     if not np.all(draws > 0):
         raise ValueError("density is for positive values; use arviz for others.")
+    if len(different := np.unique(draws)) < 2:
+        raise ValueError(
+            f"a density needs draws that differ, and {draws.size} are given, with the "
+            f"values {different.tolist()}."
+        )
     ax = plt.subplots()[1] if ax is None else ax
     estimate = gaussian_kde(np.log(draws))
     low, high = np.quantile(draws, [0.001, 0.99])
@@ -165,7 +170,16 @@ def _along(windows, values, chosen, ax: Axes | None) -> Axes:
 
 def _element(posterior: Any, which) -> tuple[np.ndarray, str]:
     """Draws [chains, draws] of an element, and its label."""
-    name, index = (which, ()) if isinstance(which, str) else which
+    match which:
+        case str(name):
+            index = ()
+        case (str(name), tuple() | list() as index):
+            pass
+        case _:
+            raise ValueError(
+                "an element is the name of a site with one number per draw, or (name, "
+                f"index), such as ('f', (0,)), and is {which!r}."
+            )
     every = values_of(posterior, name)
     values = every[(slice(None), slice(None), *index)]
     if values.ndim != 2:
@@ -173,4 +187,4 @@ def _element(posterior: Any, which) -> tuple[np.ndarray, str]:
             f"'{name}' has an array per draw: say which element, for example "
             f"('{name}', {(0,) * (every.ndim - 2)})."
         )
-    return values, diagnostics.label(name, index)
+    return values, diagnostics.label(name, tuple(index))

@@ -18,9 +18,17 @@ def bound(fit: Fit, *, ax: Axes | None = None, label: str | None = None) -> Axes
         ax: Axes to draw on, new ones if None.
         label: Label of the line.
 
+    Raises:
+        ValueError: It is another object, such as draws.
+
     Example:
         >>> ax = gp.plots.bound(fitted)
     """
+    if not hasattr(fit, "losses"):
+        raise ValueError(
+            "bound draws the losses of a fit, what gp.fit returns, and is given a "
+            f"{type(fit).__name__}. Of draws see gp.plots.psrf and ess."
+        )
     ax = plt.subplots()[1] if ax is None else ax
     values = -np.asarray(fit.losses)
     ax.plot(np.arange(1, len(values) + 1), values, label=label)

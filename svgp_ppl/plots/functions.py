@@ -103,13 +103,19 @@ def prediction_band(
         color: Any matplotlib colour, the next of the cycle if None.
 
     Raises:
-        ValueError: x has more than one column, or y or f more than one component.
+        ValueError: x has more than one column, or y or f more than one component; or
+            it is the predictions of all sites.
 
     Example:
         >>> import svgp_ppl as gp
         >>> at_x = gp.predict(model, fitted, x)["y"]
         >>> ax = gp.plots.prediction_band(x, at_x)
     """
+    if isinstance(prediction, dict):
+        raise ValueError(
+            "a band is drawn of the prediction at one site, and is given a dict: take "
+            f"one of {list(prediction)}, such as gp.predict(model, fit, x)['y']."
+        )
     levels = [0.5 - 0.5 * mass, 0.5, 0.5 + 0.5 * mass]
     edges = prediction.quantile(levels, of=of, key=key)
     if edges.ndim > 2:
