@@ -1,8 +1,9 @@
 """Chains as files: cut off and resumed, their draws are those of a whole run."""
 
 import json
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from svgp_ppl.mcmc import (
     run_chains,
     starts,
 )
+from svgp_ppl.mcmc.chains import checkpoints as checkpoints_of_chains
 from svgp_ppl.mcmc.chains import run as chains_module
 from svgp_ppl.runtime import checkpoints
 from tests.models import COUNTS_X, COUNTS_Y, Walk, WalkState, counts_model
@@ -339,6 +341,34 @@ def test_the_file_of_another_run_is_refused(change, message, tmp_path):
     assert f"{path} is the checkpoint of another run" in str(error.value)
     assert "or delete the file" in str(error.value)
     assert path.read_bytes() == before
+
+
+@dataclass(frozen=True)
+class Scaled(Walk):
+    """Options of every kind; equal only by identity, as arrays are."""
+
+    scales: Any = None
+    change: Any = None
+
+    __hash__ = object.__hash__
+
+
+def test_the_options_of_a_sampler_are_compared_by_their_values(tmp_path):
+    """Not by their repr: of large arrays it leaves out most, and it has addresses."""
+
+    def sampler(first=0.0):
+        scales = np.zeros(2000)
+        scales[1000] = first
+        changes = (lambda x: x, partial(max, 2.0), object())  # anew, as elsewhere
+        return Scaled(0.5, (scales,), changes)
+
+    whole = run(sampler(), checkpoint=tmp_path / "chains")
+    assert_same(run(sampler(), checkpoint=tmp_path / "chains"), whole)
+    with pytest.raises(ValueError, match=r"its sampler is Scaled\(scale=0.5, scales"):
+        run(sampler(1.0), checkpoint=tmp_path / "chains")
+    assert checkpoints_of_chains._in_words(NUTS()) == repr(NUTS())
+    gibbs = replace(Gibbs(), whitened=("f",))
+    assert checkpoints_of_chains._in_words(gibbs) == repr(gibbs)
 
 
 def test_another_precision_is_refused(tmp_path):

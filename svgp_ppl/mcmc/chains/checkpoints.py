@@ -256,9 +256,8 @@ def facts_of(
     leaves = jax.tree.leaves(positions)
     plain = int | float | str | np.generic
     options = [v for v in jax.tree.leaves(made_of) if isinstance(v, plain)]
-    has_repr = dataclasses.is_dataclass(sampler)  # that of others may be an address
     return {
-        "sampler": repr(sampler) if has_repr else type(sampler).__name__,
+        "sampler": _in_words(sampler),
         "num_warmup": num_warmup,
         "num_chains": len(leaves[0]),
         "precision": str(np.asarray(logdensity).dtype),
@@ -267,6 +266,29 @@ def facts_of(
         "data": digest(data),
         "log density": np.asarray(logdensity, float).tolist(),
     }
+
+
+def _in_words(option: Any) -> str:
+    """A sampler or one of its options, the same in every process.
+
+    The ``repr`` of an array leaves out most of a large one, and that of a function or
+    another object may be its address.
+    """
+    if dataclasses.is_dataclass(option) and not isinstance(option, type):
+        fields = [field.name for field in dataclasses.fields(option) if field.repr]
+        parts = [f"{name}={_in_words(getattr(option, name))}" for name in fields]
+        return f"{type(option).__qualname__}({', '.join(parts)})"
+    if isinstance(option, np.ndarray | jax.Array):
+        return f"{option.dtype}{list(option.shape)} {digest(option)}"
+    if isinstance(option, tuple | list):
+        inside = ", ".join(map(_in_words, option)) + "," * (len(option) == 1)
+        return f"[{inside}]" if isinstance(option, list) else f"({inside})"
+    if isinstance(option, partial):
+        return _in_words((option.func, *option.args, *option.keywords.items()))
+    if hasattr(option, "__qualname__"):  # functions and classes
+        return option.__qualname__
+    is_address = type(option).__repr__ is object.__repr__
+    return type(option).__qualname__ if is_address else repr(option)
 
 
 def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) -> None:
