@@ -1,8 +1,13 @@
 """Dataclasses as pytrees whose structures tell their classes apart."""
 
 import dataclasses
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
 __all__ = ["register_dataclass"]
@@ -18,7 +23,8 @@ def register_dataclass(cls: Class) -> Class:
     of two classes with fields of the same names compare equal there, and ``jax.jit``
     runs what it compiled for the one for the other wherever their hashes fall
     together; here they differ. And a tree that JAX takes apart and puts together is not
-    made anew: ``__post_init__`` sees what a user passes, never a placeholder.
+    made anew: ``__post_init__`` sees what a user passes, never a placeholder. ``==``
+    compares arrays by their values.
 
     Args:
         cls: The class, a dataclass.
@@ -65,4 +71,27 @@ def register_dataclass(cls: Class) -> Class:
         return tree
 
     register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    cast(Any, cls).__eq__ = _with_arrays(cast(Any, cls.__eq__))
     return cls
+
+
+def _with_arrays(equal: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """``==`` of a dataclass, where Python finds that arrays have no truth value."""
+
+    @functools.wraps(equal)
+    def run(self, other):
+        try:
+            return equal(self, other)
+        except ValueError:
+            names = [f.name for f in dataclasses.fields(self) if f.compare]
+            pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+            return all(_is_same(*pair) for pair in pairs)
+
+    return run
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if not any(isinstance(value, np.ndarray | jax.Array) for value in (one, other)):
+        return bool(one == other)
+    # Not by NumPy's array_equal, to which traced arrays are never equal.
+    return np.shape(one) == np.shape(other) and bool(jnp.all(one == other))

@@ -95,3 +95,22 @@ def test_what_is_computed_from_other_fields_is_no_leaf():
 def test_other_classes_are_refused():
     with pytest.raises(TypeError, match=r"expected a dataclass, got .*int"):
         gp.register_dataclass(int)
+
+
+def test_equal_is_of_equal_values():
+    """Where fields hold arrays, whose == is an array."""
+    kernels, gaussian = gp.kernels, gp.likelihoods.Gaussian
+    row = np.array([1.0, 2.0])
+
+    def both(scale):
+        return kernels.RBF(1.0, jnp.asarray(row)) + kernels.Matern32(scale, row)
+
+    assert both(2.0) == both(2.0) and both(2.0) in [both(2.0)]
+    assert both(2.0) != both(3.0) and both(2.0) != kernels.RBF(1.0, row)
+    assert gaussian(row) == gaussian(jnp.asarray(row))
+    for other in (row[::-1], 1.0, np.ones(3), row[:1]):
+        assert gaussian(row) != gaussian(other) and gaussian(other) != gaussian(row)
+    assert gaussian(0.5) == gaussian(0.5) and gaussian(0.5) != None  # noqa: E711
+    assert hash(gaussian(0.5)) == hash(gaussian(0.5))
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        jax.jit(lambda scale: gaussian(scale) == gaussian(scale + 1.0))(row)
