@@ -148,6 +148,14 @@ def test_axes_have_the_names_of_plates_and_the_labels_of_the_caller(draws, of_fi
     np.testing.assert_array_equal(group(draws, "observed_data")["y"], COUNTS_Y)
 
 
+def test_groups_of_the_prior_get_the_labels_of_what_they_are_added_to(fitted):
+    options = {"num_draws": 20, "coords": {"year": YEARS}}
+    both = gp.posterior_predictive(random.key(0), model, fitted, *DATA, **options)
+    gp.prior_predictive(random.key(1), model, *DATA, num_draws=3, add_to=both)
+    for name in ("posterior_predictive", "prior_predictive", "observed_data"):
+        np.testing.assert_array_equal(values_of(both, name)["year"], YEARS)
+
+
 def test_other_rows_do_not_get_the_labels_of_the_data(draws):
     def ask(*arguments, **options):
         key = random.key(5)

@@ -182,7 +182,9 @@ class Groups:
         )
         rows = {name: known_rows(data) for name, data in self.data.items()}
         others = [] if self._add_to is not None else self._of_other_rows(groups)
-        axes = axes_of(shapes, plates, rows, coords, dims, self._like, others)
+        # A fit and the prior have no labels; what their groups are added to may.
+        like = self._like if is_arviz(self._like) else self._add_to
+        axes = axes_of(shapes, plates, rows, coords, dims, like, others)
         origin, columns = (
             dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
         )
