@@ -194,6 +194,28 @@ def test_an_error_of_the_reading_thread_reaches_the_caller(monkeypatch):
         fit()
 
 
+def test_a_copy_that_cannot_be_written_leaves_the_former_one(
+    arrow, tmp_path, monkeypatch
+):
+    """On a full disk the map of a file without its place would end the process."""
+    from pyarrow import parquet
+
+    path, copy = tmp_path / "rows.parquet", tmp_path / "rows.npy"
+    parquet.write_table(table(arrow), path)
+    gp.arrow_rows(path, "a", copy=copy)
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        gp.arrow_rows(path, "y", copy=copy)
+    np.testing.assert_array_equal(np.load(copy), X[:, 0])
+    with pytest.raises(ValueError, match="would replace the file itself"):
+        gp.arrow_rows(path, "y", copy=path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rows.npy", "rows.parquet"]
+
+
 def test_an_interrupted_fit_goes_on_with_the_next_rows(monkeypatch, tmp_path):
     whole = fit(steps=60, checkpoint=tmp_path / "whole.npz")
     module = __import__("sys").modules["svgp_ppl.fitting.fit"]

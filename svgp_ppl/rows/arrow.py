@@ -155,7 +155,9 @@ def arrow_rows(
     Raises:
         ImportError: pyarrow is not installed.
         ValueError: There is no such column, or it has missing values or does not hold
-            numbers; the file is compressed, and there is no ``copy``.
+            numbers; the file is compressed, and there is no ``copy``; or ``copy`` is
+            the file.
+        OSError: The copy cannot be written; a former one is then still there.
 
     Example:
         >>> import pyarrow as pa
@@ -174,6 +176,8 @@ def arrow_rows(
                 'by one: say copy="rows.npy", which is written once and then mapped.'
             )
         return ArrowRows(path, columns)
+    if os.path.exists(copy) and os.path.samefile(path, copy):
+        raise ValueError(f"copy={os.fspath(copy)} would replace the file itself.")
     return _copied(path, columns, Path(copy))
 
 
@@ -195,20 +199,35 @@ def _copied(path: str | os.PathLike, columns: str | Sequence[str], copy: Path) -
         batches = (file.get_batch(i) for i in range(number))
     kinds = [schema.field(name).type.to_pandas_dtype() for name in names]
     shape = (total,) if isinstance(columns, str) else (total, len(names))
-    unfinished = copy.with_suffix(".unfinished")
-    out = np.lib.format.open_memmap(unfinished, "w+", np.result_type(*kinds), shape)
-    first = 0
-    for batch in batches:
-        last = first + batch.num_rows
-        for d, name in enumerate(names):
-            values = batch.column(name)
-            _require_numbers(values, name)
-            out.reshape(total, -1)[first:last, d] = values.to_numpy(False)
-        first = last
-    out.flush()
-    del out
-    unfinished.replace(copy)
+    part = copy.with_name(f".{copy.name}.{os.getpid()}.unfinished")
+    try:
+        out = _reserved(part, np.result_type(*kinds), shape)
+        first = 0
+        for batch in batches:
+            last = first + batch.num_rows
+            for d, name in enumerate(names):
+                values = batch.column(name)
+                _require_numbers(values, name)
+                out.reshape(total, -1)[first:last, d] = values.to_numpy(False)
+            first = last
+        out.flush()
+        del out
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)
     return np.load(copy, mmap_mode="r")
+
+
+def _reserved(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A new NumPy file, mapped, with its place on the disk.
+
+    Without the place, writing into the map of a full disk would end the process.
+    """
+    out = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
+    return out
 
 
 def _pyarrow() -> Any:
