@@ -50,6 +50,19 @@ def test_a_set_is_downloaded_once_and_standardised_by_its_training_rows(folder, 
     np.testing.assert_array_equal(datasets.uci("energy", 3).x, split.x)
 
 
+def test_a_set_is_never_half_stored(folder, source, monkeypatch):
+    savez = np.savez
+
+    def full(file, **arrays):
+        savez(file, **{name: a[:1] for name, a in arrays.items()})
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        datasets.uci("energy", 3)
+    assert not list(folder.iterdir())
+
+
 def test_splits_follow_the_rule_of_the_published_ones(folder, source):
     # Legacy generator, seed 1 once a set, a permutation a split, its last tenth.
     np.random.seed(1)  # noqa: NPY002

@@ -47,7 +47,14 @@ def stored(
                 f"folder with {path.name}, which holds {holds}."
             ) from error
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **arrays)
+        # Never half written under its name: the next call would read it.
+        part = path.with_name(f".{name}.{os.getpid()}.part")
+        try:
+            with open(part, "wb") as file:
+                np.savez(file, **arrays)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     with np.load(path, allow_pickle=False) as held:
         return dict(held)
 
