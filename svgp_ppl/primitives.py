@@ -29,7 +29,7 @@ from svgp_ppl.keys import random_key
 from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected
-from svgp_ppl.observations.missing import checked_mask, over_rows
+from svgp_ppl.observations.missing import over_rows
 from svgp_ppl.plates import require_fitting_plates
 from svgp_ppl.process import SparseGP
 
@@ -214,7 +214,7 @@ def observe(
     require_fitting_plates(name, latent.num_data)
     if mask is None:
         return numpyro.sample(name, expected, obs=expected.checked_data(name, obs))
-    known = checked_mask(mask, name, expected.batch_shape, expected.event_shape)
+    known = expected.checked_mask(name, mask)
     masked = expected.of_entries(known).mask(over_rows(known, expected.event_shape))
     return numpyro.sample(name, masked, obs=expected.checked_data(name, obs, known))
 

@@ -134,3 +134,43 @@ def test_data_in_another_order_than_their_inputs_are_refused():
     densities = [fitted.predict(TABLE)["y"].log_prob(one) for one in as_they_come]
     for density in densities:
         np.testing.assert_array_equal(density, densities[0])
+
+
+def masked_model(x, known, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.3), f(x), obs=y, mask=known)
+
+
+def test_a_mask_in_another_order_than_its_inputs_is_refused():
+    known = pd.Series(Y > 0.0, index=TABLE.index)
+    masked = gp.fit(random.key(0), masked_model, None, TABLE, known, Y, **STEPS)
+    plain = gp.fit(random.key(0), masked_model, None, TABLE, Y > 0.0, Y, **STEPS)
+    np.testing.assert_array_equal(masked.losses, plain.losses)
+    shuffled = known.sample(frac=1.0, random_state=0)
+    message = r"mask of site 'y' .* another order, .* mask\.loc\[x\.index\]"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), masked_model, None, TABLE, shuffled, Y, **STEPS)
+    with pytest.raises(ValueError, match=message):
+        plain.predict(TABLE, Y > 0.0)["y"].log_prob(Y, mask=shuffled)
+
+
+def noise_model(x, scale, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(scale), f(x), obs=y)
+
+
+def test_values_of_a_likelihood_may_be_a_list_or_a_column():
+    scale = np.linspace(0.2, 0.5, len(Y)).astype(np.float32)
+    series = pd.Series(scale, index=TABLE.index)
+    fits = [
+        gp.fit(random.key(0), noise_model, None, TABLE, one, Y, **STEPS)
+        for one in (scale, scale.tolist(), series)
+    ]
+    for fitted in fits:
+        np.testing.assert_allclose(fitted.losses, fits[0].losses, rtol=1e-6)
+    shuffled = series.sample(frac=1.0, random_state=0)
+    message = r"the scale of a Gaussian likelihood .* order, .* scale\.loc\[x\.index\]"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), noise_model, None, TABLE, shuffled, Y, **STEPS)

@@ -4,6 +4,7 @@ Its log probability is E_q log p(y_n|f_n) under the q(v) in force: the term of t
 or, with a point in place of q(v), that of the log density for HMC.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -32,9 +33,10 @@ from svgp_ppl.expectations import (
     variational_expectation,
 )
 from svgp_ppl.handlers import is_inducing, unwrapped
+from svgp_ppl.latent import Latent
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.observations.chunks import in_chunks
-from svgp_ppl.observations.missing import KnownEntries, filled, wide
+from svgp_ppl.observations.missing import KnownEntries, checked_mask, filled, wide
 from svgp_ppl.rows import named_rows
 from svgp_ppl.rows.sharding import first_true, is_sharded
 
@@ -68,6 +70,7 @@ class Expected(dist.Distribution):
     pytree_aux_fields = ("likelihood", "latent", "method", "chunk_size", "_example")
 
     def __init__(self, likelihood, latent, *, method=None, chunk_size=None, key=None):
+        likelihood = _with_arrays(likelihood, latent)
         self.likelihood, self.latent = likelihood, latent
         self.method, self.chunk_size, self.key = method, chunk_size, key
         self.entries: Any = None
@@ -209,6 +212,21 @@ class Expected(dist.Distribution):
         """Var y_n, [N]."""
         return predictive_mean_and_variance(self.likelihood, self.marginal())[1]
 
+    def checked_mask(self, name: str, mask) -> Any:
+        """A mask of the rows or of all entries of y, as a boolean array.
+
+        Args:
+            name: Name of the site.
+            mask: Array-like.
+
+        Raises:
+            ValueError: It is not boolean, has another shape, or its rows have the index
+                of the inputs in another order.
+        """
+        what = f"the rows of the mask of site '{name}'"
+        _require_same_rows(self.latent, what, mask, "mask")
+        return checked_mask(mask, name, self.batch_shape, self.event_shape)
+
     def checked_data(self, name: str, obs, known=None) -> Any:
         """The data as an array, with a value of the support where they are not known.
 
@@ -222,7 +240,7 @@ class Expected(dist.Distribution):
         """
         if obs is None:
             return None
-        self._require_same_rows(name, obs)
+        _require_same_rows(self.latent, f"the data of site '{name}'", obs, "y")
         obs = data_array(obs, f"the data of site '{name}'")
         self._require_shape(name, obs)
         advice = "Missing data are left out by observe(..., mask=~np.isnan(y))."
@@ -235,26 +253,6 @@ class Expected(dist.Distribution):
             obs = filled(obs, known, self.support)
         self._require_support(name, obs)
         return obs
-
-    def _require_same_rows(self, name: str, obs) -> None:
-        """Refuse a table of data whose rows stand in another order than the inputs."""
-        _, labels = named_rows(obs) or (None, None)
-        if labels is None:
-            return
-        views = {view for terms in self.latent.terms for view, _ in terms}
-        for _, others in filter(None, (named_rows(view.source) for view in views)):
-            if others is None or labels.equals(others):
-                continue
-            if (len(labels), labels.nlevels) != (len(others), others.nlevels):
-                continue
-            if labels.isin(others).all() and others.isin(labels).all():
-                raise ValueError(
-                    f"the data of site '{name}' have the index of the inputs in "
-                    f"another order, {labels[:3].tolist()} and so on in place of "
-                    f"{others[:3].tolist()}, and rows go together by their places. "
-                    "Bring them into one order, y.loc[x.index], or pass y.to_numpy() "
-                    "where the order is right."
-                )
 
     def _require_shape(self, name: str, obs) -> None:
         expected, came = self.batch_shape + self.event_shape, np.shape(obs)
@@ -298,6 +296,47 @@ class Expected(dist.Distribution):
             ),
             first[0],
         )
+
+
+def _with_arrays(likelihood: Callable, latent: Latent) -> Callable:
+    """An object of a likelihood whose lists and columns of tables are arrays."""
+    if not dataclasses.is_dataclass(likelihood) or isinstance(likelihood, type):
+        return likelihood
+    found = {}
+    for field in dataclasses.fields(likelihood):
+        value = getattr(likelihood, field.name, None)
+        is_list = isinstance(value, list) and _are_numbers(value)
+        if field.init and (is_list or named_rows(value) is not None):
+            own = type(likelihood).__name__
+            what = f"the values of the {field.name} of a {own} likelihood"
+            _require_same_rows(latent, what, value, field.name)
+            found[field.name] = data_array(value, what)
+    return dataclasses.replace(likelihood, **found) if found else likelihood
+
+
+def _are_numbers(values: list) -> bool:
+    return bool(values) and all(isinstance(v, int | float | np.number) for v in values)
+
+
+def _require_same_rows(latent: Latent, what: str, values: Any, name: str) -> None:
+    """Refuse a table whose rows stand in another order than the inputs."""
+    _, labels = named_rows(values) or (None, None)
+    if labels is None:
+        return
+    views = {view for terms in latent.terms for view, _ in terms}
+    for _, others in filter(None, (named_rows(view.source) for view in views)):
+        if others is None or labels.equals(others):
+            continue
+        if (len(labels), labels.nlevels) != (len(others), others.nlevels):
+            continue
+        if labels.isin(others).all() and others.isin(labels).all():
+            raise ValueError(
+                f"{what} have the index of the inputs in another order, "
+                f"{labels[:3].tolist()} and so on in place of {others[:3].tolist()}, "
+                "and rows go together by their places. Bring them into one order, "
+                f"{name}.loc[x.index], or pass {name}.to_numpy() where the order is "
+                "right."
+            )
 
 
 def _has_classes(support: Any) -> bool:

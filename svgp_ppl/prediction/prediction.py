@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import data_array, is_concrete, require_count, require_key
 from svgp_ppl.observations import Expected, observe_sites
-from svgp_ppl.observations.missing import checked_mask, filled, over_rows
+from svgp_ppl.observations.missing import filled, over_rows
 from svgp_ppl.observations.observed import plate_axes
 from svgp_ppl.prediction import averages
 from svgp_ppl.prediction.inversion import of_labels
@@ -155,8 +155,7 @@ class Prediction:
 
         def check(sites) -> None:
             expected = observe_sites(sites)[name]
-            shapes = expected.batch_shape, expected.event_shape
-            known = None if mask is None else checked_mask(mask, name, *shapes)
+            known = None if mask is None else expected.checked_mask(name, mask)
             expected.checked_data(name, y, known)
 
         def density(expected: Expected, key, y, *masks) -> Array:
