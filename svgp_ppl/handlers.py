@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from numpyro.handlers import Messenger, block, replay, scope, seed, substitute, 
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.infer.util import _unconstrain_reparam
 from numpyro.optim import _NumPyroOptim as NumPyroOptimizer
-from numpyro.primitives import _PYRO_STACK, apply_stack, plate
+from numpyro.primitives import _PYRO_STACK, apply_stack
 
 from svgp_ppl.latent import NOT_AN_ARRAY, Latent
 from svgp_ppl.rows.sharding import automatic
@@ -37,7 +37,7 @@ __all__ = [
     "as_sample_paths",
     "at_position",
     "counts_once",
-    "enclosing_plates",
+    "enclosing",
     "is_inducing",
     "is_layer",
     "is_point",
@@ -58,6 +58,7 @@ __all__ = [
 ]
 
 PathMethod = Literal["exact", "pathwise"]
+Handler = TypeVar("Handler", bound=Messenger)
 
 _WRAPPERS = dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent
 
@@ -200,9 +201,9 @@ def unpacked(guide: Any, latent: Any) -> dict[str, Any]:
     return guide._unpack_latent(jnp.asarray(latent))
 
 
-def enclosing_plates() -> list[plate]:
-    """The plates that a site would be in now, from the outside in."""
-    return [handler for handler in _PYRO_STACK if isinstance(handler, plate)]
+def enclosing(kind: type[Handler]) -> list[Handler]:
+    """The handlers of a kind that a site would be in now, from the outside in."""
+    return [handler for handler in _PYRO_STACK if isinstance(handler, kind)]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Plates: which of its rows a plate takes, and rules for their sizes."""
+"""Plates: which of its rows a plate takes, rules for their sizes; and no ``scan``."""
 
 from collections.abc import Callable, Iterator, Set
 from typing import Any
@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jaxtyping import Array, Int
-from numpyro.handlers import Messenger
+from numpyro.contrib.control_flow import scan
+from numpyro.handlers import Messenger, infer_config
+from numpyro.primitives import plate
 
-from svgp_ppl.handlers import enclosing_plates
+from svgp_ppl.handlers import enclosing
 
 __all__ = [
     "all_rows",
@@ -20,6 +22,7 @@ __all__ = [
     "require_all_rows",
     "require_batch_plate",
     "require_fitting_plates",
+    "require_outside_scan",
     "subsampled",
 ]
 
@@ -98,7 +101,7 @@ class first_rows(Messenger):
 
 def require_fitting_plates(name: str, num_data: int) -> None:
     """Raise if a plate around the data has another size, or is not their dimension."""
-    for handler in enclosing_plates():
+    for handler in enclosing(plate):
         size = handler.subsample_size
         if handler.dim != -1:
             raise ValueError(
@@ -123,6 +126,18 @@ def require_fitting_plates(name: str, num_data: int) -> None:
                 "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
                 "obs=y[rows]."
             )
+
+
+def require_outside_scan(name: str) -> None:
+    """Raise in the body of ``scan``, which marks each of its sites with the step."""
+    marks = [handler.config_fn for handler in enclosing(infer_config)]
+    if any(getattr(mark, "__module__", "") == scan.__module__ for mark in marks):
+        raise ValueError(
+            f"site '{name}' is made in the body of numpyro.contrib.control_flow.scan, "
+            "which takes ordinary sites only. Make processes before the scan, with "
+            "num_outputs= for several, let the body return its values for each step, "
+            "and observe after it: gp.observe('y', likelihood, f(x) + values, obs=y)."
+        )
 
 
 def require_batch_plate(

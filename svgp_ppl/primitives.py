@@ -30,7 +30,7 @@ from svgp_ppl.latent import Latent
 from svgp_ppl.linalg import factorised, safe_sqrt
 from svgp_ppl.observations import Expected
 from svgp_ppl.observations.missing import over_rows
-from svgp_ppl.plates import require_fitting_plates
+from svgp_ppl.plates import require_fitting_plates, require_outside_scan
 from svgp_ppl.process import SparseGP
 
 __all__ = [
@@ -92,6 +92,7 @@ def sparse_gp(
             "the first argument of sparse_gp is the name of the site, a string, and is "
             f"a {type(name).__name__}: gp.sparse_gp('f', kernel, z)."
         )
+    require_outside_scan(name)
     if mean is not None and not callable(mean):
         raise ValueError(
             f"the mean of process '{name}' must be a function x [N, D] -> [N], and is "
@@ -204,6 +205,7 @@ def observe(
         >>> arguments = np.arange(3.0)[:, None], y, ~np.isnan(y)
     """
     _require_roles(name, likelihood, latent, method)
+    require_outside_scan(name)
     if chunk_size is not None:
         chunk_size = require_count(chunk_size, f"chunk_size of site '{name}'")
     width = 1 if latent.is_single else latent.shape[1]

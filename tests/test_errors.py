@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 from jax import random
 from numpyro import handlers
+from numpyro.contrib.control_flow import scan
 from scipy.sparse import csr_array
 
 import svgp_ppl as gp
@@ -389,6 +390,25 @@ def test_process_inside_a_plate():
         r"'f' must have shape \(3,\) and have \(3, 3\).*inside a plate.*num_outputs",
         model,
     )
+
+
+@pytest.mark.parametrize("name", ["f", "y"])
+def test_a_process_or_data_in_the_body_of_a_scan(name):
+    def model(x, y=None):
+        f = None if name == "f" else process()
+
+        def step(carry, _):
+            here = process() if f is None else f
+            with numpyro.plate("data", len(x)):
+                gp.observe("y", gp.likelihoods.Poisson(), here(x), obs=y)
+            return carry, None
+
+        scan(step, 0.0, None, length=2)
+
+    message = f"'{name}' is made in the body of .*scan.*before the scan.*after it"
+    refused(message, model, X, COUNTS)
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), model, None, X, COUNTS, num_steps=1, progress=False)
 
 
 def test_kernels_and_means():
