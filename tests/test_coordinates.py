@@ -170,6 +170,27 @@ def at_the_fit(target, guide, params):
     return {n: x[0] for n, x in values.items() if n not in target.whitened_names}
 
 
+def test_chains_start_in_the_modes_of_a_mixture():
+    """A Gaussian with its moments would start them in between."""
+    guide, params = fitted(renamed, mixture)
+    (name,) = [n for n in params if n.endswith("_locs")]
+    at = np.array([-4.0, 4.0])[:, None]
+    params |= {name: np.broadcast_to(at, params[name].shape)}
+    params["auto_logits"] = np.log([0.25, 0.75])
+    target = Target(random.key(1), renamed, (X, Y), {}, params)
+    start = fitted_start(random.key(2), guide, params, target, 80)
+
+    def whitened(position):
+        values, data = start.coordinates.at(position, start.data)
+        found = target.constrain(values, data)
+        return {n: found[n] for n in target.whitened_names}
+
+    (v,) = jax.vmap(whitened)(start.positions).values()
+    means = np.mean(v, axis=-1)
+    assert np.all(abs(abs(means) - 4.0) < 2.0)
+    assert 0.1 < np.mean(means < 0) < 0.4
+
+
 @pytest.mark.parametrize(
     ("model", "make_guide"),
     [

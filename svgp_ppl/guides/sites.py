@@ -32,7 +32,13 @@ from svgp_ppl.guides.processes import ProcessGuide, Shapes, off_zero, param
 from svgp_ppl.handlers import is_inducing, is_point, set_up, trace_of
 from svgp_ppl.observations import is_latent
 from svgp_ppl.runtime.compilation import call, partition
-from svgp_ppl.variational import can_marginalise, group_of, is_coupled, simplified
+from svgp_ppl.variational import (
+    can_marginalise,
+    group_of,
+    is_coupled,
+    log_weights,
+    simplified,
+)
 from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
 
 __all__ = ["AutoSites", "gaussians_of", "prior_of"]
@@ -228,12 +234,13 @@ class _StartParams(Messenger):
 
 def gaussians_of(
     model_trace: Mapping[str, dict], guide_trace: Mapping[str, dict]
-) -> list[tuple[Array, Array, dict[str, Prior]]]:
+) -> tuple[list[tuple[Array, Array, dict[str, Prior]]], Array]:
     """Every q(v) that is marginalised and not a point, with its priors.
 
     Returns:
-        Mean [B, T], covariance [B, T, T] (``variational.sites.moments``) and the priors
-        of its processes, in the order of the stack.
+        For each: mean [B, T], covariance [B, T, T] (``variational.sites.moments``) and
+        the priors of its processes, in the order of the stack. And whether one of them
+        is a mixture, which its moments do not determine.
     """
     groups: dict[str, dict[str, Any]] = {}
     for name, site in model_trace.items():
@@ -249,7 +256,8 @@ def gaussians_of(
         priors = OrderedDict((name, prior_of(model_trace[name])) for name in qvs)
         sizes = [len(prior.scale_tril) for prior in priors.values()]
         found.append((*moments(list(qvs.values()), sizes), priors))
-    return found
+    every = [qv for qvs in groups.values() for qv in qvs.values()]
+    return found, jnp.asarray(any(log_weights(qv) is not None for qv in every))
 
 
 def prior_of(site: dict) -> Prior:
@@ -283,7 +291,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
                     f"start has no q(v) of the process '{name}': is it a fit of "
                     "another model?"
                 )
-        found = gaussians_of(of_model, of_guide)
+        found, _ = gaussians_of(of_model, of_guide)
         latent = {name for name, site in of_model.items() if is_latent(site)}
         return {n: centre[n] for n in latent & set(centre)}, found
 

@@ -83,7 +83,9 @@ def fitted_start(
     else:
         found = _fitted_sites(key_sites, guide, params, target, centre, progress)
     values = {name: draws[:num_chains] for name, draws in values.items()}
-    return _start_in(key_start, found, target, centre, values)
+    start = _start_in(key_start, found, target, centre, values)
+    # The coordinates have the moments of a mixture, and not its modes.
+    return _at_values(start, target, values) if found.is_mixture else start
 
 
 def joint_start(
@@ -119,7 +121,7 @@ def _start_in(
     values: Mapping[str, np.ndarray],
 ) -> Start:
     """Coordinates from sites and the centre θ̂; θ of the chains, and new ξ."""
-    sites, scale_trils, num_blocks = found
+    sites, scale_trils = found.sites, found.scale_trils
     data = target.data._replace(sites=sites)
     starts = {n: draws for n, draws in values.items() if n not in sites}
     starts |= _standard_normal(key, {base_of(name): values[name] for name in sites})
@@ -133,7 +135,7 @@ def _start_in(
         return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
 
     start = jax.tree.map(put, Start(coordinates, data, positions))
-    return start._replace(num_blocks=num_blocks)
+    return start._replace(num_blocks=found.num_blocks)
 
 
 def _at_values(start: Start, target: Target, values: Mapping[str, Any]) -> Start:
@@ -247,9 +249,11 @@ def _fitted_sites(
 
     made_of = ("fitted sites", guide, *target.made_of)
     given = (key, dict(params), dict(centre), target.data)
-    found = jax.device_get(call(gaussians, made_of, *given, runs_once=True))
-    finite = [one for one in starmap(Gaussian, found) if _is_finite(one)]
-    return _sites_of_all(coupled(target, centre, finite, progress))
+    found = call(gaussians, made_of, *given, runs_once=True)
+    every, is_mixture = jax.device_get(found)
+    finite = [one for one in starmap(Gaussian, every) if _is_finite(one)]
+    sites = _sites_of_all(coupled(target, centre, finite, progress))
+    return sites._replace(is_mixture=bool(is_mixture))
 
 
 def _joint_sites(
@@ -286,11 +290,12 @@ def _joint_sites(
 
 
 class _Found(NamedTuple):
-    """Sites by process, L at θ̂, and the number of independent Gaussians."""
+    """Sites by process, L at θ̂, the number of independent Gaussians, and of what."""
 
     sites: dict[str, Sites]
     scale_trils: dict[str, Any]
     num_blocks: int
+    is_mixture: bool = False
 
 
 def _is_finite(gaussian: Gaussian) -> bool:
