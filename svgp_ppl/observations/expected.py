@@ -298,7 +298,7 @@ class Expected(dist.Distribution):
         )
 
 
-def _with_arrays(likelihood: Callable, latent: Latent) -> Callable:
+def _with_arrays(likelihood: Any, latent: Latent) -> Any:
     """An object of a likelihood whose lists and columns of tables are arrays."""
     if not dataclasses.is_dataclass(likelihood) or isinstance(likelihood, type):
         return likelihood
