@@ -19,6 +19,7 @@ from jax import random
 from scipy import stats
 
 import svgp_ppl as gp
+from svgp_ppl.runtime import compilation
 from tests.models import (
     COUNTS_X,
     COUNTS_Z,
@@ -221,6 +222,17 @@ def test_quantiles_of_counts_are_the_first_to_reach_the_level(likelihood, cdf):
     for level, k in zip(LEVELS, found):
         before, there = (cdf(place, f).mean(axis=0) for place in (k - 1, k))
         assert np.all(before < level + 1e-4) and np.all(there > level - 1e-4)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [gp.likelihoods.Poisson(), gp.likelihoods.Gaussian(0.3)]
+)
+def test_other_levels_are_not_compiled_again(likelihood):
+    at_new = one_draw(likelihood)
+    at_new.interval(0.9)
+    number = len(compilation._found)
+    at_new.interval(0.5)
+    assert len(compilation._found) == number
 
 
 @pytest.mark.thorough

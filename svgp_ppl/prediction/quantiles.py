@@ -40,7 +40,7 @@ def quantiles_of_latent(
 ) -> np.ndarray:
     """Of f at every input, [levels, N] or [levels, N, Q]."""
 
-    def cdf(expected: Expected, key, places) -> Any:
+    def cdf(expected: Expected, key, places, _) -> Any:
         return latent_cdf(places, expected.marginal())
 
     return _inverted(sites, name, "latent", cdf, levels, mean, variance)
@@ -71,9 +71,9 @@ def quantiles_of_data(
         found = _by_sums(sites, name, levels, mean, variance, support)
         if found is not None:
             return found
-    num_nodes, lost = _num_nodes(sites), inversion.negligible(levels)
+    num_nodes = _num_nodes(sites)
 
-    def cdf(expected: Expected, key, places) -> Any:
+    def cdf(expected: Expected, key, places, lost) -> Any:
         marginal, likelihood = expected.marginal(), expected.likelihood
         try:
             return predictive_cdf(
@@ -86,13 +86,13 @@ def quantiles_of_data(
                 "and the quantiles are those of draws."
             ) from None
 
-    what = ("data", num_nodes, lost)
+    what = ("data", num_nodes)
     if not support.is_discrete:
         return _inverted(sites, name, what, cdf, levels, mean, variance)
 
     def at(places: np.ndarray) -> np.ndarray:
-        held = jnp.asarray(places, mean.dtype)
-        return sites.over_draws(name, ("cdf", what), cdf, averages.mean, held)
+        given = _given(places, levels, mean)
+        return sites.over_draws(name, ("cdf", what), cdf, averages.mean, *given)
 
     moments = np.asarray(mean), np.asarray(variance)
     return inversion.inverted_among_whole(at, levels, *moments, sites.num_draws)
@@ -102,18 +102,24 @@ def _num_nodes(sites: ObserveSites) -> int:
     return max(int(_NODES / sites.num_draws**0.5), _FEWEST_NODES)
 
 
+def _given(places: Any, levels: np.ndarray, like: Any) -> tuple[Any, Any]:
+    """Places, and what may be left out: one program for all levels."""
+    lost = inversion.negligible(levels)
+    return jnp.asarray(places, like.dtype), jnp.asarray(lost, like.dtype)
+
+
 def _inverted(sites, name: str, what, cdf, levels, mean, variance) -> np.ndarray:
     """Quantiles by the distribution function and its derivative."""
 
-    def with_slope(expected: Expected, key, places) -> Any:
+    def with_slope(expected: Expected, key, places, lost) -> Any:
         along = (jnp.ones_like(places),)
-        both = jax.jvp(lambda a: cdf(expected, key, a), (places,), along)
+        both = jax.jvp(lambda a: cdf(expected, key, a, lost), (places,), along)
         return jnp.stack(both)
 
     def at(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        held = jnp.asarray(places, mean.dtype)
+        given = _given(places, levels, mean)
         found = sites.over_draws(
-            name, ("cdf", what, "slope"), with_slope, averages.mean, held
+            name, ("cdf", what, "slope"), with_slope, averages.mean, *given
         )
         value, slope = np.asarray(found, np.float64)
         return value, slope
@@ -128,9 +134,9 @@ def _by_sums(
     first = getattr(support, "lower_bound", None)
     if not isinstance(first, int | np.integer):
         return None
-    num_nodes, lost = _num_nodes(sites), inversion.negligible(levels)
+    num_nodes = _num_nodes(sites)
 
-    def mass(expected: Expected, key, places) -> Any:
+    def mass(expected: Expected, key, places, lost) -> Any:
         marginal, likelihood = expected.marginal(), expected.likelihood
         return predictive_mass(
             likelihood, mass_of, places, marginal, num_nodes, key, lost
@@ -142,12 +148,13 @@ def _by_sums(
             break
         if first + number <= about:
             continue
-        labels = first + jnp.arange(number, dtype=mean.dtype)
+        labels = first + np.arange(number)
         labels = labels.reshape(-1, *(1,) * mean.ndim)
-        places = jnp.broadcast_to(labels, (number, *mean.shape))
+        places = np.broadcast_to(labels, (number, *mean.shape))
         try:
+            given = _given(places, levels, mean)
             found = sites.over_draws(
-                name, ("mass", num_nodes, lost), mass, averages.mean, places
+                name, ("mass", num_nodes), mass, averages.mean, *given
             )
         except NotImplementedError:
             break
