@@ -91,17 +91,9 @@ def predictive_mass(
 ) -> Array:
     """E_q P(y_n = a_n | f_n) at every a, [A, N] (and event axes).
 
-    By the rules of :func:`predictive_cdf`, one a after the other: a probability takes a
-    hundredth of the time of a distribution function, which is a continued fraction.
-
-    Args:
-        likelihood: f -> NumPyro distribution.
-        mass: Function of such a distribution and a [N] (and event axes).
-        y: The places a, [A, N] (and event axes).
-        marginal: Distribution of the latent.
-        num_nodes: Number of nodes of the rule for one component.
-        key: Random key of the shift.
-        negligible: Total weight of nodes that may be left out; NaN if it is more.
+    By the rules of :func:`predictive_cdf`, whose arguments these are, with ``mass`` for
+    P(y_n = a_n) in place of the distribution function. One a comes after the other: a
+    probability takes a hundredth of the time of a continued fraction.
     """
 
     def at(y):
