@@ -27,7 +27,7 @@ def test_a_band_over_two_columns_is_refused():
         plots.function_band(np.zeros((3, 2)), [0], [0], [0])
 
 
-def test_a_band_is_of_one_site():
+def test_a_band_is_of_one_site(as_users_call):
     with pytest.raises(ValueError, match=r"take one of \['y', 'w'\]"):
         plots.prediction_band(np.zeros(3), {"y": None, "w": None})
 
@@ -50,7 +50,7 @@ def test_the_density_integrates_to_the_mass_that_is_shown():
         plots.density([0.5, 0.5, 0.5])
 
 
-def test_the_bound_is_minus_the_loss():
+def test_the_bound_is_minus_the_loss(as_users_call):
     state = SVIState(None, None, None)
     fit = Fit({}, np.array([5.0, 3.0, 2.0]), lambda: None, state)
     ax = plots.bound(fit)
@@ -103,7 +103,7 @@ def test_psrf_and_ess_follow_the_slowest_parameters():
     )
 
 
-def test_joint_and_correlation_show_the_draws():
+def test_joint_and_correlation_show_the_draws(as_users_call):
     draws = chains()
     ax = plots.joint(draws, ("f", (0, 0)), ("f", (1, 3)))
     x, y = ax.get_lines()[1].get_data()

@@ -92,7 +92,8 @@ def quantiles_of_data(
 
     def at(places: np.ndarray) -> np.ndarray:
         given = _given(places, levels, mean)
-        return sites.over_draws(name, ("cdf", what), cdf, averages.mean, *given)
+        found = sites.over_draws(name, ("cdf", what), cdf, averages.mean, *given)
+        return np.asarray(found)
 
     moments = np.asarray(mean), np.asarray(variance)
     return inversion.inverted_among_whole(at, levels, *moments, sites.num_draws)
