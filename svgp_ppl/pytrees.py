@@ -76,16 +76,22 @@ def register_dataclass(cls: Class) -> Class:
 
 
 def _with_arrays(equal: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """``==`` of a dataclass, where Python finds that arrays have no truth value."""
+    """``==`` of a dataclass, where Python finds that arrays have no truth value.
+
+    From Python 3.13 on it gives what the last field does, which may be an array.
+    """
 
     @functools.wraps(equal)
     def run(self, other):
         try:
-            return equal(self, other)
+            found = equal(self, other)
         except ValueError:
-            names = [f.name for f in dataclasses.fields(self) if f.compare]
-            pairs = [(getattr(self, name), getattr(other, name)) for name in names]
-            return all(_is_same(*pair) for pair in pairs)
+            found = None
+        if found is NotImplemented or isinstance(found, bool):
+            return found
+        names = [f.name for f in dataclasses.fields(self) if f.compare]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+        return all(_is_same(*pair) for pair in pairs)
 
     return run
 
