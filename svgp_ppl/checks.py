@@ -94,13 +94,9 @@ def data_array(value, what: str) -> Any:
         except jax.errors.JAXTypeError:  # of a list of traced numbers
             raise
         except TypeError:  # of xarray, for a Dataset
-            array = np.asarray(None)
+            raise _no_array(value, what) from None
         if array.dtype == object and array.ndim == 0:
-            raise ValueError(
-                f"{what} must be an array, and are a {type(value).__name__}: of a "
-                "sparse matrix take x.toarray(), of a lazy table x.collect(), of an "
-                "xarray.Dataset x.to_dataarray().T."
-            )
+            raise _no_array(value, what)
     if not is_real(array):
         raise ValueError(
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
@@ -110,6 +106,14 @@ def data_array(value, what: str) -> Any:
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))  # files from other machines
     return array
+
+
+def _no_array(value, what: str) -> ValueError:
+    return ValueError(
+        f"{what} must be an array, and are a {type(value).__name__}: of a sparse "
+        "matrix take x.toarray(), of a lazy table x.collect(), of an xarray.Dataset "
+        "x.to_dataarray().T."
+    )
 
 
 def _require_representable(array, what: str) -> None:

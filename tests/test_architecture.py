@@ -260,6 +260,7 @@ MAY_IMPORT = {
         "guides",
         "handlers",
         "observations",
+        "runtime",
     },
     "mcmc.hybrid": {
         "checks",

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 from jax import random
+from jax.core import Tracer
 from numpyro.distributions import biject_to
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
@@ -21,6 +22,7 @@ from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, set_up, trace_of
 from svgp_ppl.observations import is_latent
+from svgp_ppl.runtime.compilation import look
 
 __all__ = ["refit"]
 
@@ -99,22 +101,27 @@ def _parameter_of(name: str) -> str:
 
 def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str, Any]:
     """Supports of the sites besides processes; the guide has a point for each."""
-    # Outside of a trace: the ends of a support may be computed from data.
     run = {"key": random.key(0), "values": params}
-    points = trace_of(guide, args, kwargs, **run)
-    sites = trace_of(model, args, kwargs, **run)
-    supports = {}
-    for name, site in sites.items():
-        if not is_latent(site):
-            continue
-        known = name in points and is_point(points[name]["fn"])
-        if not known or _parameter_of(name) not in params:
-            raise ValueError(
-                f"refit needs a point estimate of '{name}', as by the default rest= of "
-                f"a guide: the parameter '{_parameter_of(name)}'."
-            )
-        supports[name] = site["fn"].support
-    return supports
+
+    def found(args, kwargs) -> Any:
+        """The supports; None where one is computed by traced operations."""
+        points = trace_of(guide, args, kwargs, **run)
+        sites = trace_of(model, args, kwargs, **run)
+        supports = {n: s["fn"].support for n, s in sites.items() if is_latent(s)}
+        for name in supports:
+            known = name in points and is_point(points[name]["fn"])
+            if not known or _parameter_of(name) not in params:
+                raise ValueError(
+                    f"refit needs a point estimate of '{name}', as by the default "
+                    f"rest= of a guide: the parameter '{_parameter_of(name)}'."
+                )
+        leaves = jax.tree.leaves(supports)
+        return None if any(isinstance(e, Tracer) for e in leaves) else supports
+
+    # Ends that JAX computes from data have values outside of a trace only; operation by
+    # operation, a first run takes seconds.
+    supports = look(found, args, kwargs)
+    return found(args, kwargs) if supports is None else supports
 
 
 def _mean(draws: Any, name: str, support: Any) -> jax.Array:
