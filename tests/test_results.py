@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 from jax import random
-from scipy import stats
+from scipy import optimize, stats
 
 import svgp_ppl as gp
+from svgp_ppl.prediction.inversion import inverted
 from svgp_ppl.runtime import compilation
 from tests.models import (
     COUNTS_X,
@@ -222,6 +223,29 @@ def test_quantiles_of_counts_are_the_first_to_reach_the_level(likelihood, cdf):
     for level, k in zip(LEVELS, found):
         before, there = (cdf(place, f).mean(axis=0) for place in (k - 1, k))
         assert np.all(before < level + 1e-4) and np.all(there > level - 1e-4)
+
+
+def test_quantiles_of_several_modes_are_those_of_a_search():
+    """Where the slope of F changes most: between draws that lie apart."""
+    rng = np.random.default_rng(0)
+    levels = np.array([0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995])
+    for apart in (0.3, 1.0, 5.0, 20.0) * 5:
+        mean, sd = apart * rng.normal(size=4), np.exp(rng.normal(size=4))
+        w = rng.dirichlet(np.ones(4))
+
+        def cdf(a, mean=mean, sd=sd, w=w):
+            u = (np.asarray(a)[..., None] - mean) / sd
+            return stats.norm.cdf(u) @ w, stats.norm.pdf(u) @ (w / sd)
+
+        def above(a, level, cdf=cdf):
+            return cdf(a)[0] - level
+
+        centre = w @ mean
+        variance = w @ (sd**2 + (mean - centre) ** 2)
+        found = inverted(cdf, levels, centre[None], variance[None])
+        for level, quantile in zip(levels, found[:, 0]):
+            exact = optimize.brentq(above, -500, 500, level, xtol=1e-12)
+            assert abs(quantile - exact) < 1e-6 * np.sqrt(variance)
 
 
 @pytest.mark.parametrize(

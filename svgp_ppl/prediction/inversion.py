@@ -23,7 +23,7 @@ __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels
 # the order of its square. If a long tail makes sd large, such a step passes over much:
 # F may differ from p by no more than this share of min(p, 1 - p), unless it jumps
 # within so many sd.
-_STEP, _SHARE, _JUMP = 1e-3, 2e-3, 1e-16
+_STEP, _SHARE, _JUMP = 1e-4, 2e-3, 1e-16
 # After so many steps brackets are halved only: rounding errors keep Newton's from
 # ending.
 _MOST_STEPS = 30
