@@ -34,6 +34,7 @@ from svgp_ppl.marginals import (
     joint_moments,
     marginal_moments,
 )
+from svgp_ppl.rows import named_rows
 
 __all__ = ["NOT_AN_ARRAY", "Latent", "stack"]
 
@@ -42,6 +43,7 @@ NOT_AN_ARRAY = (
     "function into the likelihood, as in gp.observe('y', lambda f: dist.Poisson("
     "jnp.exp(f)), f(x), obs=y); its moments are f(x).mean and f(x).variance."
 )
+_WEIGHTS = "the weights and offsets of a latent"
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +198,9 @@ class Latent:
 
     def _columns(self, value) -> list[Any]:
         """A number or array, as one weight per component (a number or [N])."""
-        value = value if isinstance(value, int | float) else _as_array(value)
+        if not isinstance(value, int | float):
+            self.require_same_rows(_WEIGHTS, value, "offset")
+            value = _as_array(value)
         width = len(self.terms)
         shape = np.shape(value)
         if shape == ():
@@ -250,6 +254,35 @@ class Latent:
 
         terms = tuple({(known(v), p): w for (v, p), w in t.items()} for t in self.terms)
         return replace(self, terms=terms)
+
+    def require_same_rows(self, what: str, values: Any, name: str) -> None:
+        """Refuse a table whose rows stand in another order than the inputs.
+
+        Args:
+            what: What the values are, in error messages.
+            values: Array-like; nothing is known of one without labels.
+            name: How a user may call them.
+
+        Raises:
+            ValueError: It has the labels of the inputs, in another order.
+        """
+        _, labels = named_rows(values) or (None, None)
+        if labels is None:
+            return
+        views = {view for terms in self.terms for view, _ in terms}
+        for _, others in filter(None, (named_rows(view.source) for view in views)):
+            if others is None or labels.equals(others):
+                continue
+            if (len(labels), labels.nlevels) != (len(others), others.nlevels):
+                continue
+            if labels.isin(others).all() and others.isin(labels).all():
+                raise ValueError(
+                    f"{what} have the index of the inputs in another order, "
+                    f"{labels[:3].tolist()} and so on in place of "
+                    f"{others[:3].tolist()}, and rows go together by their places. "
+                    f"Bring them into one order, {name}.loc[x.index], or pass "
+                    f"{name}.to_numpy() where the order is right."
+                )
 
     def given_whitened(self) -> tuple[dict[Output, Array], Array, Array]:
         """ρ_n = b_n + Σ_o φ_onᵀ v_o + N(0, r_n), for a latent of one component.
@@ -368,7 +401,7 @@ _AFFINE: dict[Any, Callable] = {
 def _as_array(value):
     if isinstance(value, Latent):
         raise ValueError(NOT_AN_ARRAY)
-    array = data_array(value, "the weights and offsets of a latent")
+    array = data_array(value, _WEIGHTS)
     return array if isinstance(array, jax.Array | np.ndarray) else jnp.asarray(array)
 
 

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "features": {"checks", "kernels", "linalg", "pytrees"},
     "variational": {"features", "kernels", "linalg", "rows"},
     "marginals": {"checks", "features", "linalg", "rows", "variational", "pytrees"},
-    "latent": {"checks", "features", "marginals"},
+    "latent": {"checks", "features", "marginals", "rows"},
     "process": {
         "features",
         "kernels",

@@ -1,5 +1,6 @@
 """Importance sampling from a fit: weights, draws, and when it says no."""
 
+import re
 import warnings
 
 import arviz as az
@@ -129,6 +130,12 @@ def test_weights_that_cannot_be_trusted_are_said(poisson_fit):
     report = gp.diagnostics.report(draws)
     assert "importance weights" in report.findings[0].what
     assert "gp.sample" in report.findings[0].try_this
+    few = draws.copy()
+    few.posterior.attrs = few.posterior.attrs | {"pareto_k": 0.1}
+    assert re.match(
+        r"The importance weights are few draws: \d+ proposals are worth \d+ draws\.",
+        gp.diagnostics.report(few).findings[0].what,
+    )
     healthy = gp.diagnostics.report(draw(one_value, poisson_fit, X, Y))
     assert healthy.is_healthy, str(healthy)
 

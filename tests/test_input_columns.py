@@ -136,6 +136,24 @@ def test_data_in_another_order_than_their_inputs_are_refused():
         np.testing.assert_array_equal(density, densities[0])
 
 
+def offset_model(x, exposure, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.3), 2.0 - exposure * f(x), obs=y)
+
+
+def test_an_offset_or_weight_in_another_order_than_its_inputs_is_refused():
+    exposure = pd.Series(1.0 + np.arange(len(TABLE)) / 10, index=TABLE.index)
+    labelled = gp.fit(random.key(0), offset_model, None, TABLE, exposure, Y, **STEPS)
+    plain = exposure.to_numpy()
+    plain = gp.fit(random.key(0), offset_model, None, TABLE, plain, Y, **STEPS)
+    np.testing.assert_array_equal(labelled.losses, plain.losses)
+    shuffled = exposure.sample(frac=1.0, random_state=0)
+    message = r"offsets of a latent have the index of the inputs in another order"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), offset_model, None, TABLE, shuffled, Y, **STEPS)
+
+
 def masked_model(x, known, y=None):
     f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
     with numpyro.plate("data", len(x)):

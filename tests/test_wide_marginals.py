@@ -684,6 +684,29 @@ class TwoPeaks(NamedTuple):
         return jnp.logaddexp(peaks[0] + 1.0, peaks[1]) + 0.0 * y
 
 
+class Kinked(NamedTuple):
+    """N(y; |f| + g, 1): enough for Gauss–Hermite at some data, and not at others."""
+
+    f: Any
+
+    def log_prob(self, y):
+        return dist.Normal(jnp.abs(self.f[..., 0]) + self.f[..., 1], 1.0).log_prob(y)
+
+
+def test_the_density_of_a_row_does_not_depend_on_the_others():
+    mean = jnp.asarray([[-0.52, -0.94], [0.5, -0.3], [-0.1, 0.2], [30.0, 1.0]])
+    variance = jnp.asarray([[0.17, 0.16], [0.3, 0.5], [40.0, 9.0], [0.1, 0.2]])
+    covariance = variance[..., None] * jnp.eye(2)
+    y = jnp.asarray([-0.78, 2.0, 15.0, 29.0])
+
+    def density(rows):
+        marginal = Marginal(mean[rows], variance[rows], covariance[rows])
+        return log_predictive_density(Kinked, y[rows], marginal)
+
+    alone = jnp.concatenate([density(slice(n, n + 1)) for n in range(4)])
+    np.testing.assert_allclose(density(slice(0, 4)), alone, rtol=0, atol=2e-6)
+
+
 def test_peaks_are_local_maxima_and_not_slopes_of_the_highest():
     marginal, y = Marginal(jnp.zeros(3), jnp.ones(3)), jnp.zeros(3)
     peaks = log_average.highest_peaks(TwoPeaks, y, marginal, 2)

@@ -88,12 +88,18 @@ def doubtful_weights(run: Run) -> list[Finding]:
     size = run.attributes["effective_sample_size"]
     if shape <= limit and size >= _SMALLEST_ESS_OF_A_CHAIN:
         return []
-    number = run.attributes["num_proposals"]
+    worth = f"{run.attributes['num_proposals']} proposals are worth {size:.0f} draws"
+    if shape <= limit:
+        return [
+            Finding(
+                f"The importance weights are few draws: {worth}.",
+                any_of("gp.sample(init=...)", "more proposals"),
+            )
+        ]
     return [
         Finding(
             f"The importance weights cannot be trusted: their Pareto shape is "
-            f"{shape:.2f} (at most {limit:.2f} is wanted), and {number} proposals are "
-            f"worth {size:.0f} draws.",
+            f"{shape:.2f} (at most {limit:.2f} is wanted), and {worth}.",
             any_of("gp.sample(init=...)", "more proposals, where the shape is near"),
         )
     ]

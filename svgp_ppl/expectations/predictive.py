@@ -166,22 +166,25 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     Standard normals may be rotated: here to the principal axes of the curvature at a
     mode, so that a ridge such as that of p(y | f + g) is narrow along an axis.
 
-    Where p(y|f) changes little within q(f) at all data, as under most draws of v, the
-    grid of Gauss–Hermite shows that the integrand is near to a Gaussian, and is enough.
+    Where p(y|f) changes little within q(f), as under most draws of v, the grid of
+    Gauss–Hermite shows that the integrand is near to a Gaussian, and is enough: it is
+    chosen for each datum, whatever the others are, and the box left out if for all.
     """
     centre, values, vectors = _mode(log_likelihood, like)
     near, departure = _at_mode(log_likelihood, centre, values, vectors)
-    is_enough = jnp.all(values <= _BROAD) & jnp.all(departure <= _DEPARTURE)
+    is_enough = jnp.all(values <= _BROAD, axis=-1) & (departure <= _DEPARTURE)
 
     def on_box(at):
         # XLA would take what does not depend on the loop out of it, and do it always.
         axes, _ = jax.lax.optimization_barrier((vectors, at))
         rotated = partial(small_product, axes)
         value = log_average_on_box(lambda e: log_likelihood(rotated(e)), like)
-        return value.astype(near.dtype), jnp.full_like(is_enough, True)
+        value = jnp.where(is_enough, near, value.astype(near.dtype))
+        return value, jnp.array(True)
 
     # Under vmap over draws a cond would do both for each draw, and a loop does not.
-    return jax.lax.while_loop(lambda at: ~at[1], on_box, (near, is_enough))[0]
+    start = near, jnp.all(is_enough)
+    return jax.lax.while_loop(lambda at: ~at[1], on_box, start)[0]
 
 
 def _at_mode(

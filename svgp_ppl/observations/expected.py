@@ -224,7 +224,7 @@ class Expected(dist.Distribution):
                 of the inputs in another order.
         """
         what = f"the rows of the mask of site '{name}'"
-        _require_same_rows(self.latent, what, mask, "mask")
+        self.latent.require_same_rows(what, mask, "mask")
         return checked_mask(mask, name, self.batch_shape, self.event_shape)
 
     def checked_data(self, name: str, obs, known=None) -> Any:
@@ -240,7 +240,7 @@ class Expected(dist.Distribution):
         """
         if obs is None:
             return None
-        _require_same_rows(self.latent, f"the data of site '{name}'", obs, "y")
+        self.latent.require_same_rows(f"the data of site '{name}'", obs, "y")
         obs = data_array(obs, f"the data of site '{name}'")
         self._require_shape(name, obs)
         advice = "Missing data are left out by observe(..., mask=~np.isnan(y))."
@@ -309,34 +309,13 @@ def _with_arrays(likelihood: Any, latent: Latent) -> Any:
         if field.init and (is_list or named_rows(value) is not None):
             own = type(likelihood).__name__
             what = f"the values of the {field.name} of a {own} likelihood"
-            _require_same_rows(latent, what, value, field.name)
+            latent.require_same_rows(what, value, field.name)
             found[field.name] = data_array(value, what)
     return dataclasses.replace(likelihood, **found) if found else likelihood
 
 
 def _are_numbers(values: list) -> bool:
     return bool(values) and all(isinstance(v, int | float | np.number) for v in values)
-
-
-def _require_same_rows(latent: Latent, what: str, values: Any, name: str) -> None:
-    """Refuse a table whose rows stand in another order than the inputs."""
-    _, labels = named_rows(values) or (None, None)
-    if labels is None:
-        return
-    views = {view for terms in latent.terms for view, _ in terms}
-    for _, others in filter(None, (named_rows(view.source) for view in views)):
-        if others is None or labels.equals(others):
-            continue
-        if (len(labels), labels.nlevels) != (len(others), others.nlevels):
-            continue
-        if labels.isin(others).all() and others.isin(labels).all():
-            raise ValueError(
-                f"{what} have the index of the inputs in another order, "
-                f"{labels[:3].tolist()} and so on in place of {others[:3].tolist()}, "
-                "and rows go together by their places. Bring them into one order, "
-                f"{name}.loc[x.index], or pass {name}.to_numpy() where the order is "
-                "right."
-            )
 
 
 def _has_classes(support: Any) -> bool:
