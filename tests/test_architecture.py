@@ -164,6 +164,7 @@ MAY_IMPORT = {
         "mcmc.samplers",
         "mcmc.target",
         "plates",
+        "rows",
         "runtime",
     },
     "mcmc.pathfinder": {

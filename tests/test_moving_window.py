@@ -11,6 +11,7 @@ from numpyro.distributions import constraints
 from scipy.optimize import minimize
 
 import svgp_ppl as gp
+from svgp_ppl.mcmc import moving_window as MODULE
 from svgp_ppl.mcmc import moving_window_em
 from tests.conftest import mostly_double
 from tests.models import gaussian_model, rbf
@@ -67,6 +68,7 @@ def test_it_finds_the_maximum_of_the_evidence(precision, batch_size):
         # order of their step: −0.15 in log σ_f² at 0.1, −0.07 here (three keys each).
         sampler=gp.mcmc.SGHMC(step_size=0.1 if batch_size is None else 0.03),
         num_steps=20_000,  # the variance comes from far, slowly
+        progress=False,
     )
     for name, value in expected.items():
         # log σ_f² is known to a unit by 25 data, the others better.
@@ -99,9 +101,78 @@ def test_the_scale_of_one_value():
         num_chains=16,
         num_steps=2000,
         window_size=40,
+        progress=False,
     )
     assert set(found) == set(fitted.params)
     np.testing.assert_allclose(found["scale"], np.sqrt(4.0 - 0.25), rtol=0.03)
+
+
+# --------------------------------------------------------------- progress, interrupts
+
+
+class Bar:
+    """Of 45 steps, in blocks of 3; interrupts in the last of so many blocks."""
+
+    blocks = 100
+
+    def __init__(self, total, what, show):
+        self.done, self.words = [], []
+        Bar.made = self
+
+    def reset(self):
+        pass
+
+    def close(self):
+        self.done.append("closed")
+
+    def set_postfix_str(self, words):
+        self.words.append(words)
+        if len(self.done) == self.blocks:
+            raise KeyboardInterrupt
+
+    def update(self, number):
+        self.done.append(number)
+
+
+def run_with(monkeypatch, blocks, num_steps=45):
+    monkeypatch.setattr(Bar, "blocks", blocks)
+    monkeypatch.setattr(MODULE, "progress_bar", Bar)
+    guide = numpyro.infer.autoguide.AutoNormal(known_variance)
+    y = np.full(4, 2.0)
+    options = {"num_steps": 3, "progress": False}
+    fitted = gp.fit(random.key(0), known_variance, guide, y, **options)
+    options = {"init": fitted, "num_chains": 2, "num_steps": num_steps}
+    return moving_window_em(random.key(1), known_variance, y, **options)["scale"]
+
+
+def test_progress_has_the_values_and_an_interrupt_keeps_them(monkeypatch):
+    whole = run_with(monkeypatch, 100, 44)
+    assert Bar.made.done == [3] * 14 + [2, "closed"]
+    assert Bar.made.words[0] == "compiling" and Bar.made.words[-1][:7] == "scale 0"
+    with pytest.warns(UserWarning, match=r"after 24 of 44 steps; .*init=\(guide, p"):
+        stopped = run_with(monkeypatch, 7, 44)
+    # 22 steps do not count; the mean of the two others is next to the last one.
+    last = float(Bar.made.words[-1].removeprefix("scale "))
+    np.testing.assert_allclose(stopped, last, atol=0.01)
+    assert abs(stopped - whole) > 0.02
+    with pytest.raises(KeyboardInterrupt):
+        run_with(monkeypatch, 0, 44)
+
+
+def test_parameters_that_are_lost_end_the_run(monkeypatch):
+    adam = optax.adam(0.02)
+
+    def lost_at_ten(updates, state, params=None):
+        updates, state = adam.update(updates, state, params)
+        is_late = state[0].count > 10
+        return {n: jnp.where(is_late, jnp.nan, u) for n, u in updates.items()}, state
+
+    monkeypatch.setattr(
+        MODULE, "_ADAM", optax.GradientTransformation(adam.init, lost_at_ten)
+    )
+    with pytest.raises(FloatingPointError, match=r"\['scale'\] are not finite"):
+        run_with(monkeypatch, 100)
+    assert Bar.made.done == [3] * 4 + ["closed"]
 
 
 # --------------------------------------------------------------------------- refusals

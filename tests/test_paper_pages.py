@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.papers import pages, results, runs, tables
+from benchmarks.papers import pages, passages, results, runs, tables
 from benchmarks.papers.coverage import COVERAGE
 from benchmarks.papers.experiment import Budget, Contrast, Experiment, Measure
 from benchmarks.papers.results import Cell, Value
@@ -20,6 +20,14 @@ PAGES = pages.rendered(runs.RESULTS)
 def test_a_page_is_what_the_results_give(name):
     made = "python -m benchmarks.papers pages"
     assert (pages.DOCS / name).read_text() == PAGES[name], f"run {made}"
+
+
+@pytest.mark.parametrize("name", passages.PAGES)
+def test_tables_on_other_pages_are_what_the_results_give(name):
+    text = (passages.DOCS / name).read_text()
+    assert passages.BLOCK.search(text)
+    made = "python -m benchmarks.papers pages"
+    assert passages.rendered(text, runs.RESULTS) == text, f"run {made}"
 
 
 def test_a_page_shows_another_result(tmp_path):

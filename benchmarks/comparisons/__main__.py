@@ -12,6 +12,7 @@ from benchmarks.comparisons import (
     inducing_inputs,
     latent_inputs,
     tables,
+    warps,
 )
 from svgp_ppl.runtime.compilation import forget_programs
 
@@ -20,6 +21,7 @@ RUNS = {
     "inducing_inputs": inducing_inputs.runs,
     "deep_chains": deep_chains.runs,
     "hyperparameters": hyperparameters.runs,
+    "warps": warps.runs,
 }
 
 

@@ -47,7 +47,8 @@ def runs_of(num_layers, seed, held):
     yield scored(f"{case}, fit", seed, begun, held, model, fit)
     key_em, key_sample = random.split(random.fold_in(key, 1))
     data = (held.x, held.y)
-    params = gp.mcmc.moving_window_em(key_em, model, *data, init=fit, **ROUNDS)
+    rounds = {"init": fit, "progress": False, **ROUNDS}
+    params = gp.mcmc.moving_window_em(key_em, model, *data, **rounds)
     draws = gp.sample(
         key_sample,
         model,

@@ -11,7 +11,8 @@ __all__ = ["PAGES", "keep", "kept", "rendered", "write"]
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = tuple(
-    DOCS / f"{name}.md" for name in ("choosing-a-sampler", "cookbook", "deep-models")
+    DOCS / f"{name}.md"
+    for name in ("choosing-a-sampler", "cookbook", "deep-models", "likelihoods")
 )
 BLOCK = re.compile(r"(<!-- compared: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Measure -> heading and format.

@@ -42,10 +42,11 @@ def main():
             print(f"{one.paper:14s}{one.name:22s}{len(one.cases)} cases")
         return
     if options.name == "pages":
-        from benchmarks.papers import figures, pages
+        from benchmarks.papers import figures, pages, passages
 
         figures.write(options.out)
         pages.write(options.out)
+        passages.write(options.out)
         return
     if options.name == "checks":
         from benchmarks.papers import checks
