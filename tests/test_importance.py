@@ -121,6 +121,38 @@ def test_the_first_round_moves_the_proposals(poisson_fit, monkeypatch):
         assert moved > 1.2 * effective()
 
 
+class Bar:
+    """Interrupts after so many blocks."""
+
+    def __init__(self, blocks):
+        self.blocks, self.done = blocks, []
+
+    def update(self, number):
+        self.done.append(number)
+        if len(self.done) == self.blocks:
+            raise KeyboardInterrupt
+
+    def close(self):
+        self.done.append("closed")
+
+
+def test_an_interrupt_in_the_second_round_keeps_its_proposals(monkeypatch, poisson_fit):
+    def drawn(blocks):
+        bar = Bar(blocks)
+        monkeypatch.setattr(importance, "progress_bar", lambda *_: bar)
+        return bar, draw(one_value, poisson_fit, X, Y, num_proposals=95)
+
+    bar, whole = drawn(100)  # ten blocks a round
+    assert bar.done == 2 * [*[10] * 9, 5] + ["closed"]
+    assert whole.posterior.attrs["num_proposals"] == 95
+    with pytest.warns(UserWarning, match="are from 30 of 95 proposals"):
+        _, fewer = drawn(13)
+    assert fewer.posterior.attrs["num_proposals"] == 30
+    assert np.unique(fewer.posterior["variance"]).size <= 30
+    with pytest.raises(KeyboardInterrupt):
+        drawn(10)  # the first round only moves the proposals
+
+
 def test_weights_that_cannot_be_trusted_are_said(poisson_fit):
     narrow = dict(poisson_fit.params)
     narrow["auto_f_loc"] = narrow["auto_f_loc"] + 1.5

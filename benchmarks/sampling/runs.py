@@ -68,7 +68,7 @@ def of_ours(name: str, key, problem: Problem, fit, settings: Mapping[str, int]):
     if name == "NUTS refitted":
         to_pilot, to_refit, key = random.split(key, 3)
         pilot = gp.sample(to_pilot, model, x, y, init=fit, **options)
-        init = gp.mcmc.refit(to_refit, model, fit, pilot, x, y)
+        init = gp.mcmc.refit(to_refit, model, fit, pilot, x, y, progress=False)
     init = NO_FIT.get(name, init)
     return gp.sample(key, model, x, y, init=init, **options)
 

@@ -34,7 +34,8 @@ from svgp_ppl.mcmc.coordinates import Start, fitted_start
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.samplers.blackjax_parts import systematic
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.rows import in_batches
+from svgp_ppl.rows import filled_batches, in_batches
+from svgp_ppl.runtime import Progress, progress_bar
 from svgp_ppl.runtime.compilation import Program, call, find
 
 __all__ = ["importance_sample"]
@@ -45,6 +46,8 @@ _DEGREES_A_DIMENSION = 4
 # Proposals that are evaluated at a time on accelerators. On a CPU it is one: several
 # together take every branch of a quadrature.
 _BATCH = 64
+# Blocks of proposals in a round, between which an interrupt is noticed.
+_NUM_BLOCKS = 10
 # Effective proposals per dimension of η, below which their moments are not used.
 _LEAST_EFFECTIVE = 10
 
@@ -61,6 +64,7 @@ def importance_sample(
     log_likelihood: bool = False,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
+    progress: bool = True,
     **kwargs,
 ):
     """Draws of v and the hyperparameters by importance sampling from a fit.
@@ -88,6 +92,8 @@ def importance_sample(
         log_likelihood: Whether to add log p(y_n | v, θ) of every draw.
         coords: As for ``gp.sample``.
         dims: As for ``gp.sample``.
+        progress: Whether to show a progress bar if it takes a while. An interrupt
+            (Ctrl-C) in the second round keeps its proposals so far, with a warning.
         **kwargs: Keyword arguments of the model.
 
     Returns:
@@ -125,13 +131,21 @@ def importance_sample(
         start = fitted_start(key_start, guide, params, target, 1)
         _require_standard(start)
         program = _program(key, target, start, num_proposals)
+        bar = progress_bar(
+            2 * num_proposals, "proposals", progress and target.is_expensive
+        )
         began = time.perf_counter()
-        start = _moved(start, *_weighted(program, key_first, start))
-        positions, log_weights = _weighted(program, key_second, start)
+        try:
+            first = _weighted(program, key_first, start, num_proposals, bar)
+            start = _moved(start, *first)
+            second = _weighted(program, key_second, start, num_proposals, bar, True)
+        finally:
+            bar.close()
+        positions, log_weights = second
         seconds = time.perf_counter() - began
         kept = _resampled(key_kept, log_weights, num_kept)
         attrs = _trust(log_weights) | {
-            "num_proposals": num_proposals,
+            "num_proposals": len(log_weights),
             "init": "fit",
             "coordinates": "collapsed" if target.is_collapsed else "fitted",
         }
@@ -158,10 +172,15 @@ def _require_standard(start: Start) -> None:
         )
 
 
-def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
-    """(key, coordinates and data, example) -> proposals [S, ...], log weights [S]."""
+def _blocks(num_proposals: int) -> np.ndarray:
+    """The numbers of the proposals that are evaluated between two signs of life."""
+    return filled_batches(num_proposals, -(-num_proposals // _NUM_BLOCKS))
 
-    def run(key, of_start, example):
+
+def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
+    """(keys [B], coordinates and data, example) -> proposals [B, ...], log weights."""
+
+    def run(keys, of_start, example):
         coordinates, data = of_start
 
         def one(key):
@@ -169,21 +188,45 @@ def _program(key, target: Target, start: Start, num_proposals: int) -> Program:
             log_p = target.logdensity_fn(*coordinates.at(position, data))
             return position, log_p - log_q
 
-        keys = random.split(key, num_proposals)
         return in_batches(one, keys, 1 if jax.default_backend() == "cpu" else _BATCH)
 
-    made_of = ("importance weights", num_proposals, *target.made_of)
-    return find(run, made_of, *_arguments(key, start))
+    keys = random.split(key, _blocks(num_proposals).shape[1])
+    made_of = ("importance weights", *target.made_of)
+    return find(run, made_of, *_arguments(keys, start))
 
 
-def _arguments(key, start: Start) -> tuple:
+def _arguments(keys, start: Start) -> tuple:
     example = {name: x[0] for name, x in start.positions.items()}
-    return key, (start.coordinates, start.data), example
+    return keys, (start.coordinates, start.data), example
 
 
-def _weighted(program: Program, key, start: Start) -> tuple[dict, np.ndarray]:
-    """Proposals by name, [S, ...], and their log weights [S]; on the host."""
-    positions, log_weights = jax.device_get(program(*_arguments(key, start)))
+def _weighted(
+    program: Program,
+    key,
+    start: Start,
+    num_proposals: int,
+    bar: Progress,
+    may_end: bool = False,
+) -> tuple[dict, np.ndarray]:
+    """Proposals by name, [S, ...], and their log weights [S]; on the host.
+
+    ``may_end``: whether fewer do where the user interrupts.
+    """
+    keys, found = random.split(key, num_proposals), []
+    try:
+        for rows in _blocks(num_proposals):
+            found.append(jax.device_get(program(*_arguments(keys[rows], start))))
+            bar.update(min(len(rows), num_proposals - len(rows) * (len(found) - 1)))
+    except KeyboardInterrupt:
+        if not (may_end and found):
+            raise
+        number = min(len(found) * len(found[0][1]), num_proposals)
+        warnings.warn(
+            f"interrupted: the draws are from {number} of {num_proposals} proposals.",
+            stacklevel=3,
+        )
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    positions, log_weights = jax.tree.map(lambda leaf: leaf[:num_proposals], whole)
     log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     if not np.any(log_weights > -np.inf):
         raise FloatingPointError(

@@ -32,9 +32,10 @@ from svgp_ppl.mcmc.samplers.sampler import CHAINS
 from svgp_ppl.mcmc.samplers.stochastic import SGHMC
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.plates import subsampled
+from svgp_ppl.rows import filled_batches
 from svgp_ppl.rows.sharding import local
+from svgp_ppl.runtime import Progress, progress_bar
 from svgp_ppl.runtime.compilation import call, find, look
-from svgp_ppl.runtime.progress import Progress, progress_bar
 
 __all__ = ["moving_window_em"]
 
@@ -312,10 +313,9 @@ class _Run:
 
     def _blocks(self, bar: Progress):
         """Run the rounds; yields the number of those of each block."""
-        program = None
-        for first in range(0, self.num_steps, self.size):
-            number = min(self.size, self.num_steps - first)
-            rows = np.minimum(first + np.arange(self.size), self.num_steps - 1)
+        program, done = None, 0
+        for rows in filled_batches(self.num_steps, self.size):
+            number = min(len(rows), self.num_steps - done)
             plan = jax.tree.map(lambda leaf, rows=rows: leaf[rows], self.plan)
             given = (self.reached[0], plan, np.int32(number), self.data)
             if program is None:
@@ -323,8 +323,8 @@ class _Run:
                 made_of = ("block", self.size, *self.rounds.made_of)
                 program = find(self.rounds.block, made_of, *given)
                 bar.reset()
-            reached = local(program(*given))
-            self.reached = jax.block_until_ready(reached), first + number
+            reached, done = local(program(*given)), done + number
+            self.reached = jax.block_until_ready(reached), done
             yield number
             if not _is_finite(reached.hyper):
                 return

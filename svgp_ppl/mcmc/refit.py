@@ -35,6 +35,7 @@ def refit(
     *args,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 100,
+    progress: bool = True,
     **kwargs,
 ) -> Fit:
     """The fit with its point estimates at the mean of draws, and the best q(v) there.
@@ -52,6 +53,7 @@ def refit(
         optimizer: ``natural_gradient(0.5)`` if None; a q(v) that is not a Gaussian with
             full covariance needs another.
         num_steps: Number of steps.
+        progress: Whether to show the progress of the steps.
         **kwargs: Keyword arguments of the model.
 
     Returns:
@@ -63,8 +65,9 @@ def refit(
 
     Example:
         >>> import svgp_ppl as gp
-        >>> moved = gp.mcmc.refit(random.key(0), model, fitted, draws, x, y)
-        >>> again = gp.sample(random.key(1), model, x, y, init=moved, progress=False)
+        >>> quiet = {"progress": False}
+        >>> moved = gp.mcmc.refit(random.key(0), model, fitted, draws, x, y, **quiet)
+        >>> again = gp.sample(random.key(1), model, x, y, init=moved, **quiet)
     """
     require_key(key)
     require_arguments(model, args, kwargs, refit)
@@ -89,7 +92,7 @@ def refit(
         optimizer=natural_gradient(0.5) if optimizer is None else optimizer,
         freeze=dict.fromkeys(held, np.inf),
         num_steps=num_steps,
-        progress=False,
+        progress=progress,
         **kwargs,
     )
 
