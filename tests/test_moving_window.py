@@ -159,6 +159,23 @@ def test_progress_has_the_values_and_an_interrupt_keeps_them(monkeypatch):
         run_with(monkeypatch, 0, 44)
 
 
+def test_weights_of_a_network_are_parameters_too(monkeypatch):
+    def model(y):
+        net = numpyro.param("net", {"w": jnp.ones(2), "b": jnp.zeros(())})
+        v = numpyro.sample("v", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(y)):
+            scale = positive("scale", 0.5)
+            numpyro.sample("y", dist.Normal(net["w"].sum() * v, scale), obs=y)
+
+    monkeypatch.setattr(MODULE, "progress_bar", Bar)
+    guide, y = numpyro.infer.autoguide.AutoNormal(model), np.array([1.0, 2.0, 1.5])
+    fitted = gp.fit(random.key(0), model, guide, y, num_steps=3, progress=False)
+    options = {"init": fitted, "num_chains": 2, "num_steps": 10}
+    found = moving_window_em(random.key(1), model, y, **options)
+    assert set(found["net"]) == {"w", "b"} and not np.all(found["net"]["w"] == 1.0)
+    assert Bar.made.words[-1].startswith("scale ") and "net" not in Bar.made.words[-1]
+
+
 def test_parameters_that_are_lost_end_the_run(monkeypatch):
     adam = optax.adam(0.02)
 

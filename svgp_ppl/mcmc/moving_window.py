@@ -332,8 +332,12 @@ class _Run:
     def _words(self) -> str:
         """The values of the first parameters that are single numbers."""
         values = self.rounds.values(self.reached[0].hyper)
-        single = [f"{n} {float(v):.3g}" for n, v in values.items() if np.ndim(v) == 0]
-        return ", ".join(single[:3])
+        numbers = [
+            (n, v)
+            for n, v in values.items()
+            if isinstance(v, jax.Array) and v.size == 1
+        ]
+        return ", ".join(f"{n} {np.ravel(v)[0]:.3g}" for n, v in numbers[:3])
 
 
 def _of_chains(function: Callable, keys, *states):
