@@ -104,11 +104,7 @@ CLOUDS = Experiment(
         Measure("ESS", 0),
         Measure("R-hat", 3),
     ),
-    quick=Budget(
-        (0,),
-        {"steps": 1500, "chains": 2, "warmup": 200, "draws": 300},
-        ({"flip": "sampled"},),
-    ),
+    quick=Budget((0,), {"steps": 1500, "chains": 2, "warmup": 200, "draws": 300}),
     full=Budget((0,), {"steps": 5000, "chains": 2, "warmup": 500, "draws": 2000}),
     differs="NUTS in place of HMC; beside the fixed flip probability a sampled one, "
     "Beta(1, 9), which mixes faster. *sure* is the share of the square, in per cent, "
