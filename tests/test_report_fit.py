@@ -514,6 +514,14 @@ def test_a_bound_that_was_higher():
     assert trend_of(losses[:500]).lost == 0.0
 
 
+def test_a_bound_that_stands_still():
+    # To the last bits, as after natural steps: no rise in the last window but one.
+    losses = np.full(60, 8.0)
+    losses[-2] += 2e-15
+    assert trend_of(losses).further == 0.0
+    assert re.search("Nothing", str(report(gp.Fit({}, losses, unknown, NO_STATE))))
+
+
 def test_scores_of_neighbours():
     rng = np.random.default_rng(4)
     x = np.sort(rng.uniform(size=150))

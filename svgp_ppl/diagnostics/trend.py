@@ -68,7 +68,7 @@ def trend_of(losses: Float[np.ndarray, " steps"]) -> Trend:
     n = _window(losses)
     rise, error = _line(bound[-n:])
     before, _ = _line(bound[-2 * n : -n])
-    decay = rise / before if before > rise else _SLOWEST_DECAY
+    decay = rise / before if before > rise > 0 else _SLOWEST_DECAY
     decay = float(np.clip(decay, 0.0, _SLOWEST_DECAY))
     is_noise = abs(rise) < _STANDARD_ERRORS * error
     further = 0.0 if is_noise else max(rise, 0.0) * decay / (1 - decay)
