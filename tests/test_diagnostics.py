@@ -60,6 +60,21 @@ def test_there_and_back():
     assert posterior["posterior"]["f"].dims == ("chain", "draw", "knot")
 
 
+def test_numbers_among_data_and_parameters_keep_their_shape():
+    constants = {"level": np.float64(0.3), "slope": np.ones(1), "other": np.ones(())}
+    posterior = diagnostics.to_arviz(
+        iid(), observed_data={"y": np.float64(2.0)}, constant_data=constants
+    )
+    back = diagnostics.group(posterior, "constant_data")
+    assert {n: v.shape for n, v in back.items()} == {
+        "level": (),
+        "slope": (1,),
+        "other": (),
+    }
+    assert back["level"] == 0.3
+    assert diagnostics.group(posterior, "observed_data")["y"].shape == ()
+
+
 @pytest.mark.parametrize("rho", [-0.3, 0.0, 0.7])
 def test_ess_of_an_autoregression(rho):
     x = autoregressive(rho)

@@ -202,6 +202,18 @@ def by_arviz(x, **options):
     return gp.predict(counts_model, posterior, x, **options)["y"]
 
 
+def test_a_number_among_the_frozen_parameters():
+    def model(x):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), np.array([[0.0], [1.0]]))
+        gp.observe("y", gp.likelihoods.Poisson(), f(x) + numpyro.param("level", 0.0))
+
+    v = np.array([[[0.3, -0.2], [0.1, 0.4]]])
+    posterior = to_arviz({"f": v}, constant_data={"level": np.float64(0.5)})
+    given = gp.predict(model, {"f": v[0]}, X_COUNTS, params={"level": 0.5})["y"]
+    at_new = gp.predict(model, posterior, X_COUNTS)["y"]
+    np.testing.assert_array_equal(at_new.latent_mean, given.latent_mean)
+
+
 @pytest.mark.parametrize("predict", [by_samples, by_arviz])
 def test_moments_are_totals_over_the_draws(predict):
     at_new = predict(X_COUNTS)

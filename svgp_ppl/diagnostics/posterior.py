@@ -131,12 +131,22 @@ def to_arviz(
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")
         if int(arviz.__version__.split(".")[0]) < 1:
             result = build(**arrays, coords=coords, dims=dims, **saved)
+            _restore_numbers(result, arrays)
         else:
             result = _as_tree(build, arrays, coords or {}, dims or {}, saved)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)
     return result
+
+
+def _restore_numbers(result: Any, arrays: dict) -> None:
+    """Numbers among data and parameters, to which ArviZ before 1.0 gives an axis."""
+    for name in ("observed_data", "constant_data"):
+        held = arrays.get(name, {})
+        for key in [key for key, value in held.items() if value.ndim == 0]:
+            axes = result[name][key].dims
+            result[name] = result[name].squeeze(axes, drop=True)
 
 
 def _as_tree(build: Any, arrays: dict, coords: Any, dims: Any, saved: dict) -> Any:
