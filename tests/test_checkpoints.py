@@ -106,6 +106,18 @@ def test_a_finished_fit_gets_more_steps(whole, tmp_path):
     assert len(run("adam", 20, checkpoint=path).losses) == 60
 
 
+def test_a_mixture_gets_more_steps(tmp_path):
+    """Its weights stay frozen for half of the steps that it was begun with."""
+
+    def steps(number, **options):
+        return run("adam", number, gp.AutoMixture(model, 2), **options)
+
+    path = tmp_path / "fit"
+    assert steps(4, checkpoint=path).unfreeze_at == {"auto_logits": 2}
+    assert_same_fit(steps(8, checkpoint=path), steps(8, freeze={"auto_logits": 2}))
+    assert len(steps(4, checkpoint=path).losses) == 8
+
+
 def flatter(x, y=None, **options):
     with numpyro.handlers.scale(scale=0.9):
         model(x, y, **options)

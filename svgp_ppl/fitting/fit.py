@@ -25,7 +25,7 @@ from svgp_ppl.fitting.failures import explain_failure
 from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
-from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, how_to_go_on
+from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, frozen_in, how_to_go_on
 from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides import AutoGaussian
@@ -97,7 +97,8 @@ def fit(
             steps in which it keeps its start, ``np.inf`` for all. With ``init`` the
             step count continues, and what an earlier fit has frozen need not be
             repeated. The weights of an ``AutoMixture`` are frozen for half of
-            ``num_steps`` unless they are named here: ``freeze={"auto_logits": 0}``.
+            ``num_steps`` (as first given, with ``checkpoint``) unless they are named
+            here: ``freeze={"auto_logits": 0}``.
         variational_first: Number of first steps in which only the parameters of q(v)
             move (Hensman, Matthews, Filippone & Ghahramani 2015).
         batch_size: Number of rows B that the model is given at each step, of the array
@@ -158,7 +159,8 @@ def fit(
         data = Whole(args, kwargs)
     else:
         data = Minibatches(args, kwargs, batch_size, order)
-    frozen = _with_late(freeze, guide, optimizer, num_steps, earlier, initial)
+    late = _late(guide, optimizer, num_steps, earlier, initial, file)
+    frozen = _with_late(freeze, late)
     if earlier is not None and not (freeze or variational_first):
         frozen = {**earlier.unfreeze_at, **(frozen or {})}
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
@@ -218,18 +220,23 @@ def _inducing_origin(
     return origin
 
 
-def _with_late(
-    freeze, guide, optimizer, num_steps: int, earlier: Fit | None, initial: dict | None
-) -> Any:
-    """``freeze``, and what the guide freezes at first by default."""
-    is_ours = isinstance(guide, ProcessGuide) and is_optax(optimizer)
-    if not is_ours or not isinstance(freeze, Mapping | None):
-        return freeze
+def _late(
+    guide, optimizer, num_steps: int, earlier: Fit | None, initial, file
+) -> dict[str, int]:
+    """What the guide freezes at first by default, for as long as when it began."""
+    names = guide.late_names() if isinstance(guide, ProcessGuide) else ()
+    if not names or not is_optax(optimizer):
+        return {}
     if earlier is not None:
-        late = {n: earlier.unfreeze_at.get(n, 0) for n in guide.late_names()}
-    else:
-        known = initial or ()
-        late = {n: num_steps // 2 for n in guide.late_names() if n not in known}
+        return {n: earlier.unfreeze_at.get(n, 0) for n in names}
+    began = frozen_in(file)
+    return {n: began.get(n, num_steps // 2) for n in names if n not in (initial or ())}
+
+
+def _with_late(freeze, late: dict[str, int]) -> Any:
+    """``freeze``, and of ``late`` what it does not name."""
+    if not isinstance(freeze, Mapping | None):
+        return freeze
     for pattern in freeze or ():
         late = {n: step for n, step in late.items() if not fnmatchcase(n, pattern)}
     return {**late, **(freeze or {})} or None

@@ -11,9 +11,9 @@ import numpy as np
 
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.steps import Start, Steps
-from svgp_ppl.runtime.checkpoints import Checkpoint, restored
+from svgp_ppl.runtime.checkpoints import Checkpoint, read, restored
 
-__all__ = ["at_the_end_of", "fit_in", "how_to_go_on"]
+__all__ = ["at_the_end_of", "fit_in", "frozen_in", "how_to_go_on"]
 
 # Steps that are taken again: after ten, another learning rate has shown itself.
 _NUM_STEPS_AGAIN = 10
@@ -39,6 +39,14 @@ def at_the_end_of(fit: Fit, start: Start, source: str = "init=") -> Start:
     name = source.replace("{", "{{").replace("}", "}}")
     state = restored(fit.state, start.state, _OTHER_FIT.format(source=name))
     return start._replace(state=jax.tree.map(jnp.asarray, state))
+
+
+def frozen_in(file: Checkpoint | None) -> dict[str, int]:
+    """Parameter -> step at which the fit in a file unfreezes it; {} without a file."""
+    if file is None or jax.process_count() > 1 or not file.exists():
+        return {}
+    steps = read(file.path, "fit")[0].get("unfreeze_at", {})
+    return {name: int(step) for name, step in steps.items()}
 
 
 def fit_in(
