@@ -98,9 +98,16 @@ def data_array(value, what: str) -> Any:
         if array.dtype == object and array.ndim == 0:
             raise _no_array(value, what)
     if not is_real(array):
+        advice = "np.asarray(..., dtype=float). Code text as numbers or leave it out."
+        if array.dtype.kind in "mM":  # as floats they would count seconds or less
+            unit = "np.timedelta64(1, 'D')"
+            days = (
+                f"(t - t.min()) / {unit}" if array.dtype.kind == "M" else f"t / {unit}"
+            )
+            advice = f"{days}, in days, so that lengthscales are days too."
         raise ValueError(
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
-            "first: np.asarray(..., dtype=float). Code text as numbers or leave it out."
+            f"first: {advice}"
         )
     _require_representable(array, what)
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
