@@ -1,5 +1,6 @@
 """draw_functions: the joint law over inputs and sites, from every kind of posterior."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -329,6 +330,18 @@ def test_deep_draws_are_continuous(method, options):
     at_x = gp.predict(deep_model, deep_posterior(), x, key=random.key(0), num_draws=20)
     independent = at_x["y"].sample_latent(random.key(1), 20)
     assert np.max(np.abs(np.diff(independent, axis=1))) > 0.3
+
+
+def test_functions_have_gradients_in_the_inputs():
+    # The next input of an optimisation is where a drawn function is largest.
+    def first(x):
+        return jnp.sum(draw_one(x, method="pathwise", **FEW)["y"][0])
+
+    slope = jax.grad(first)(jnp.asarray(X))[0, 0]
+    h = np.array([[1e-4], [0.0], [0.0], [0.0]])
+    np.testing.assert_allclose(slope, (first(X + h) - first(X - h)) / 2e-4, rtol=1e-5)
+    within = jax.jit(lambda x: draw_one(x)["y"])(X)
+    np.testing.assert_allclose(within, draw_one()["y"], rtol=1e-6)
 
 
 # ---------------------------------------------------------------------------- errors

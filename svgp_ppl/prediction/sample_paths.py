@@ -14,7 +14,7 @@ import numpy as np
 from jax import random
 from jaxtyping import Array
 
-from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.checks import is_concrete, require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
 from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.input_columns import require_same_columns
@@ -127,6 +127,8 @@ def _numbers_of_a_draw(
 
 
 def _require_finite(name: str, draws: Array) -> None:
+    if not is_concrete(draws):  # inside of jax.jit, vmap or grad
+        return
     finite = np.isfinite(np.asarray(draws)).reshape(len(draws), -1).all(axis=1)
     if not finite.all():
         raise ValueError(
