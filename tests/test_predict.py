@@ -1,5 +1,6 @@
 """predict: every kind of posterior, against the closed form and sums over draws."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -455,6 +456,15 @@ def test_log_prob_checks_its_data():
         at_new.log_prob(Y_COUNTS[:5])
     with pytest.raises(ValueError, match=r"the integers 0, 1, 2.*among them is -1"):
         at_new.log_prob(-np.ones(6))
+
+
+def test_quantiles_inside_of_a_trace_are_refused():
+    for of in ("data", "latent"):
+        with pytest.raises(ValueError, match=r"inside of jax\.jit.*\.sample\(key, n\)"):
+            jax.jit(lambda x, of=of: by_samples(x).quantile(0.5, of=of))(X_COUNTS)
+    at_new = by_samples(X_COUNTS)
+    with pytest.raises(ValueError, match=r"inside of jax\.jit"):
+        jax.grad(lambda p: at_new.quantile(p)[0])(0.5)
 
 
 class _WithoutMean(dist.Normal):

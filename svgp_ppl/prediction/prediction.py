@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
@@ -194,8 +195,9 @@ class Prediction:
             [N] (and event axes) for one p, [P, N] for several.
 
         Raises:
-            ValueError: p is outside (0, 1), or a key is needed.
+            ValueError: p is outside (0, 1), a key is needed, or JAX traces the call.
         """
+        self._require_untraced(p)
         levels = _checked_levels(p)
         if of not in get_args(Of):
             raise ValueError(f"of must be one of {get_args(Of)}, and is {of!r}.")
@@ -235,6 +237,15 @@ class Prediction:
         tails = np.array([0.5 - 0.5 * mass, 0.5 + 0.5 * mass])
         low, high = self.quantile(tails, of=of, key=key, n=n)
         return low, high
+
+    def _require_untraced(self, p) -> None:
+        if not all(map(is_concrete, jax.tree.leaves((p, self._moments)))):
+            raise ValueError(
+                "quantiles cannot be found inside of jax.jit, vmap or grad, because "
+                "their search ends when it is close enough. There take "
+                "jnp.quantile(at.sample(key, n), p, axis=0), with the same key at "
+                "every call, or sample_latent in place of sample."
+            )
 
     def _inverted(self, levels: np.ndarray, of: Of) -> np.ndarray:
         at = self._sites, self._name, levels
