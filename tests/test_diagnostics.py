@@ -4,6 +4,7 @@ import arviz
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.special import logsumexp
 
 from svgp_ppl import diagnostics
@@ -204,6 +205,28 @@ def test_errors_say_what_to_do():
         diagnostics.ess_per_second(diagnostics.to_arviz(iid()))
     with pytest.raises(ValueError, match="no draws"):
         diagnostics.ess({})
+
+
+@pytest.mark.parametrize("selected", [{"chain": 0}, {"draw": 3}])
+def test_axes_of_chains_and_draws_have_to_stay(selected):
+    # All arrays [4, 5]: without the check it would be 4 draws of 5 chains, or such.
+    shape = (4, 4, 5)
+    arrays = {name: np.random.default_rng(0).normal(size=shape) for name in "fg"}
+    draws = diagnostics.to_arviz(arrays, log_likelihood={"y": arrays["f"]})
+    alone, lost = draws.sel(**selected), "|".join(selected)
+    for use in (diagnostics.ess, diagnostics.report, diagnostics.loo):
+        with pytest.raises(ValueError, match=rf"no axis '{lost}'.*sel\({lost}=\[0\]\)"):
+            use(alone)
+    with pytest.raises(ValueError, match=f"no axis '{lost}'"):
+        diagnostics.rhat(alone["posterior"])
+
+
+def test_chains_come_first_in_any_order_of_axes():
+    draws = iid(num_draws=50)
+    held = dict(diagnostics.to_arviz(draws)["posterior"].data_vars)
+    turned = diagnostics.arrays_of(xr.Dataset(held).transpose())
+    for name, values in draws.items():
+        np.testing.assert_array_equal(turned[name], values)
 
 
 # ------------------------------------------------------------ gradients, energy, LOO

@@ -427,6 +427,13 @@ def test_draws_grouped_by_chain_are_joined_first():
         gp.predict(counts_model, draws, X_COUNTS)
 
 
+def test_a_chain_selected_without_its_axis_is_refused():
+    draws = {name: np.stack([d, d]) for name, d in draw_arrays().items()}
+    alone = to_arviz(draws).sel(chain=0)
+    with pytest.raises(ValueError, match=r"no axis 'chain'.*draws\.sel\(chain=\[0\]\)"):
+        gp.predict(counts_model, alone, X_COUNTS)
+
+
 def test_draws_without_a_hyperparameter_are_refused():
     draws = draw_arrays()
     del draws["lengthscale"]

@@ -6,7 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from svgp_ppl.diagnostics.pareto import good_shape
-from svgp_ppl.diagnostics.posterior import group, load_arviz, to_arviz
+from svgp_ppl.diagnostics.posterior import (
+    group,
+    load_arviz,
+    require_sampled_axes,
+    to_arviz,
+)
 
 __all__ = ["LOO", "WAIC", "loo", "waic"]
 
@@ -149,6 +154,7 @@ def _standard_error(pointwise: np.ndarray) -> float:
 def _log_likelihood_of(posterior: Any, site: str | None) -> tuple[str, np.ndarray]:
     """Name of the observed site, and its terms [chains, draws, ...]."""
     held = group(posterior, "log_likelihood")
+    require_sampled_axes(posterior)
     if not held:
         raise ValueError(
             "the posterior has no log likelihood: gp.sample(..., log_likelihood=True)."

@@ -22,12 +22,14 @@ __all__ = [
     "label",
     "load_arviz",
     "require_draws",
+    "require_sampled_axes",
     "site_of",
     "to_arviz",
 ]
 
 # Of a variable that cannot have the name of its site.
 _SITE = "site"
+_SAMPLED_AXES = ("chain", "draw")
 
 # Those that checks of a model make; what a fit was drawn to comes first.
 ARVIZ_GROUPS = (
@@ -240,7 +242,31 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
     if name not in posterior:
         return {}
     variables = posterior[name].data_vars.values()
-    return {site_of(variable): variable.values for variable in variables}
+    return {site_of(variable): _ordered(variable) for variable in variables}
+
+
+def _ordered(variable: Any) -> np.ndarray:
+    """Its values, chains and draws first, whatever the order in the object."""
+    first = [axis for axis in _SAMPLED_AXES if axis in variable.dims]
+    return variable.transpose(*first, ...).values
+
+
+def require_sampled_axes(posterior: Any) -> None:
+    """Raise if a draw or a chain was selected without its axis.
+
+    Args:
+        posterior: An ArviZ object, or its posterior; arrays by name have no such axes.
+    """
+    if isinstance(posterior, dict):
+        return
+    held = posterior.get("posterior", posterior)
+    for variable in getattr(held, "data_vars", {}).values():
+        for axis in _SAMPLED_AXES:
+            if axis not in variable.dims:
+                raise ValueError(
+                    f"the draws have no axis '{axis}': select by a list or a slice, "
+                    f"which keep it, as in draws.sel({axis}=[0])."
+                )
 
 
 def site_of(variable: Any) -> str:
@@ -284,8 +310,10 @@ def arrays_of(draws: Any) -> dict[str, np.ndarray]:
     """
     # An ArviZ object is a Mapping too (of groups), but never a dict.
     arrays = draws if isinstance(draws, dict) else group(draws, "posterior")
+    require_sampled_axes(draws)
     if not arrays and "posterior" not in draws:  # the posterior itself
-        arrays = {name: x.values for name, x in getattr(draws, "data_vars", {}).items()}
+        held = getattr(draws, "data_vars", {})
+        arrays = {name: _ordered(variable) for name, variable in held.items()}
     if not arrays:
         raise ValueError("There are no draws: the posterior is empty or absent.")
     arrays = {name: np.asarray(x, dtype=np.float64) for name, x in arrays.items()}

@@ -17,6 +17,7 @@ from numpyro.distributions import biject_to
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics import group
+from svgp_ppl.diagnostics.posterior import require_sampled_axes
 from svgp_ppl.fitting import Fit, fit, natural_gradient
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
@@ -129,6 +130,7 @@ def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str
 
 def _mean(draws: Any, name: str, support: Any) -> jax.Array:
     """The mean of the unconstrained draws of a site."""
+    require_sampled_axes(draws)
     values = group(draws, "posterior")
     if name not in values:
         raise ValueError(f"the draws have no site '{name}', only {sorted(values)}.")

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from svgp_ppl.checks import warn_of_other_precision
 from svgp_ppl.diagnostics import group
 from svgp_ppl.diagnostics.kept import kept_by
+from svgp_ppl.diagnostics.posterior import require_sampled_axes
 from svgp_ppl.guides.fitted import Guide, as_guide
 from svgp_ppl.runtime.nested import rebuilt
 
@@ -63,6 +64,7 @@ def take_posterior(posterior, params: Mapping[str, Any] | None) -> Samples | Gui
             "posterior must be what gp.fit or gp.sample returns, (guide, params), or a "
             f"dict of samples, and {came}."
         )
+    require_sampled_axes(posterior)
     kept = kept_by(posterior)
     if kept and kept.whitened_sites:
         warn_of_other_precision("the posterior", kept.precision)
