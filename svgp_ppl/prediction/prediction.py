@@ -197,16 +197,18 @@ class Prediction:
         Raises:
             ValueError: p is outside (0, 1), a key is needed, or JAX traces the call.
         """
-        self._require_untraced(p)
+        _require_untraced(p)
         levels = _checked_levels(p)
         if of not in get_args(Of):
             raise ValueError(f"of must be one of {get_args(Of)}, and is {of!r}.")
         if key is not None:
             draws = (self.sample if of == "data" else self.sample_latent)(key, n)
+            _require_untraced(draws)
             is_whole = of == "data" and self._support.is_discrete
             rule = "inverted_cdf" if is_whole else "linear"
             found = np.quantile(draws, np.ravel(levels), axis=0, method=rule)
         elif of == "data" and self.probs is not None:
+            _require_untraced(self.probs)
             probs = np.asarray(self.probs)
             probs = probs if probs.ndim > 1 else np.stack([1 - probs, probs], axis=-1)
             found = of_labels(np.cumsum(probs, axis=-1), np.ravel(levels))
@@ -238,16 +240,8 @@ class Prediction:
         low, high = self.quantile(tails, of=of, key=key, n=n)
         return low, high
 
-    def _require_untraced(self, p) -> None:
-        if not all(map(is_concrete, jax.tree.leaves((p, self._moments)))):
-            raise ValueError(
-                "quantiles cannot be found inside of jax.jit, vmap or grad, because "
-                "their search ends when it is close enough. There take "
-                "jnp.quantile(at.sample(key, n), p, axis=0), with the same key at "
-                "every call, or sample_latent in place of sample."
-            )
-
     def _inverted(self, levels: np.ndarray, of: Of) -> np.ndarray:
+        _require_untraced(self.latent_mean)
         at = self._sites, self._name, levels
         if of == "latent":
             return quantiles_of_latent(*at, self.latent_mean, self.latent_variance)
@@ -340,6 +334,16 @@ class Prediction:
             None,
             key,
             choose=choose,
+        )
+
+
+def _require_untraced(value: Any) -> None:
+    if not all(map(is_concrete, jax.tree.leaves(value))):
+        raise ValueError(
+            "quantiles cannot be found inside of jax.jit, vmap or grad, because their "
+            "search ends when it is close enough. There take "
+            "jnp.quantile(at.sample(key, n), p, axis=0), with the same key at every "
+            "call, or sample_latent in place of sample."
         )
 
 

@@ -98,24 +98,33 @@ def pines_map(experiment, runs):
 
 def cloud_contours(experiment, runs):
     """Probability 0.95 and 0.5 of each class by both posteriors, and the data."""
-    run, held = runs[0], gp.datasets.three_classes()
-    figure, axes = subplots(1, 2, sharey=True, height=3.6)
-    sides = [np.unique(column) for column in square(held.x).T]
-    for ax, name in zip(axes, ("Gaussian", "draws"), strict=True):
-        probs = np.array(run["curves"][name]).reshape(len(sides[0]), len(sides[1]), 3)
-        for c in range(3):
-            rows = held.y == c
-            ax.plot(*held.x[rows].T, ".", color=COLOURS[c], ms=2.5, alpha=0.5)
-            ax.contour(
-                *sides,
-                probs[..., c].T,
-                levels=(0.5, 0.95),
-                colors=COLOURS[c],
-                linewidths=(0.8, 1.8),
-            )
-        ax.plot(*np.array(run["curves"]["z"]).T, "k+", ms=5, mew=0.8)
-        ax.set(title=name)
+    runs = sorted(runs, key=lambda run: run["settings"]["flip"])
+    figure, axes = subplots(
+        len(runs), 2, sharex=True, sharey=True, height=3.2, squeeze=False
+    )
+    for run, row in zip(runs, axes, strict=True):
+        for ax, name in zip(row, ("Gaussian", "draws"), strict=True):
+            cloud_contour(ax, run["curves"], name)
+            ax.set(title=f"{name}, flip probability {run['settings']['flip']}")
     return figure
+
+
+def cloud_contour(ax, curves, name: str):
+    """One of the posteriors, and z."""
+    held = gp.datasets.three_classes()
+    sides = [np.unique(column) for column in square(held.x).T]
+    probs = np.array(curves[name]).reshape(len(sides[0]), len(sides[1]), 3)
+    for c in range(3):
+        rows = held.y == c
+        ax.plot(*held.x[rows].T, ".", color=COLOURS[c], ms=2.5, alpha=0.5)
+        ax.contour(
+            *sides,
+            probs[..., c].T,
+            levels=(0.5, 0.95),
+            colors=COLOURS[c],
+            linewidths=(0.8, 1.8),
+        )
+    ax.plot(*np.array(curves["z"]).T, "k+", ms=5, mew=0.8)
 
 
 def toy_contours(experiment, runs, name: str):
