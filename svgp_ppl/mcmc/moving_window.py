@@ -57,7 +57,7 @@ def moving_window_em(
     window_size: int = 100,
     progress: bool = True,
     **kwargs,
-) -> dict[str, jax.Array]:
+) -> dict[str, Any]:
     """Maximises ∫ p(y, v | θ) dv over the ``param`` sites θ of a model.
 
     Where ``gp.fit`` maximises a bound, this climbs the evidence itself, estimated by

@@ -83,7 +83,9 @@ def pines_map(experiment, runs):
         image = ax.imshow(
             values, origin="lower", extent=(0, 10, 0, 10), vmin=0.0, vmax=top
         )
-        ax.plot(*np.array(curves["z"]).T, "+", color="w", ms=5 - len(runs), mew=0.5)
+        if run["settings"]["process"] == "sparse":
+            z = np.array(curves["z"])
+            ax.plot(*z.T, "+", color="w", ms=5 - len(runs), mew=0.5)
         sizes, look = 12.0 * held.y / len(runs), {"lw": 0.5, "ec": "k"}
         ax.scatter(*held.x.T, sizes, color=ORANGE, zorder=3, **look)
         name = f"{run['settings']['process']}, {cells} × {cells}"
