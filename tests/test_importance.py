@@ -132,6 +132,12 @@ class Bar:
         if len(self.done) == self.blocks:
             raise KeyboardInterrupt
 
+    def set_postfix_str(self, words):
+        pass
+
+    def reset(self):
+        pass
+
     def close(self):
         self.done.append("closed")
 
