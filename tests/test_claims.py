@@ -96,6 +96,23 @@ def test_the_page_on_samplers_has_the_gains_of_coal():
     assert f"{signed(draws)} with draws" in text
 
 
+def test_the_page_on_samplers_has_the_scores_of_the_clouds():
+    text = " ".join(tables.PAGE.read_text().split())
+    (experiment,) = [e for e in EXPERIMENTS if e.name == "clouds"]
+    of = {
+        run["settings"]["flip"]: run["numbers"]
+        for run in runs.read(runs.path_of(runs.RESULTS, experiment, "quick", 0))
+    }
+    names = [f"log probability, {name}" for name in ("draws", "Gaussian")]
+    both = [[f"{of[flip][n]:.3f}".replace("-", "−") for n in names] for flip in of]
+    assert set(of) == {"fixed", "sampled"}
+    (fixed, sampled) = (both[list(of).index(flip)] for flip in ("fixed", "sampled"))
+    assert f"is {fixed[0]} against {fixed[1]} with the Gaussian" in text
+    assert f"gives {sampled[0]} and {sampled[1]}." in text
+    sure = [of["fixed"][f"sure, {name}"] for name in ("draws", "Gaussian")]
+    assert f"{sure[0]:.1f} % of the square, and on {sure[1]:.1f} %" in text
+
+
 def test_the_page_on_samplers_has_the_costs_of_the_pines():
     text = " ".join(tables.PAGE.read_text().split())
     for kind, numbers in pines().items():
