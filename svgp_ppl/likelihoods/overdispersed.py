@@ -21,6 +21,7 @@ from svgp_ppl.expectations import (
     Trapezoid,
     average_about,
     closed_form_expectation,
+    incomplete,
     is_log_concave,
     nearest_singularity,
 )
@@ -186,7 +187,7 @@ class _GatedPoisson(dist.Distribution):
         return jnp.where(value == 0, at_zero, log_rest + self.base.log_prob(value))
 
     def cdf(self, value):
-        return self.gate + (1.0 - self.gate) * self.base.cdf(value)
+        return self.gate + (1.0 - self.gate) * incomplete.cdf(self.base, value)
 
     @property
     def mean(self):

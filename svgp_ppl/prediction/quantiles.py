@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from svgp_ppl.expectations import incomplete
 from svgp_ppl.expectations.cumulative import (
     latent_cdf,
     predictive_cdf,
@@ -188,7 +189,7 @@ def cdf_of(distribution: Any, value: Any) -> Any:
     if type(inner).cdf is dist.TransformedDistribution.cdf:
         return _through(inner.transforms, inner.base_dist, value)
     try:
-        below = inner.cdf(value)
+        below = incomplete.cdf(inner, value)
     except NotImplementedError:
         below = _summed(inner, value)
     return within_support(inner.support, value, below)

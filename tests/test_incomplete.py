@@ -1,0 +1,109 @@
+"""Distribution functions with large parameters, against SciPy's in double precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from scipy import stats
+
+import svgp_ppl as gp
+from svgp_ppl.expectations import incomplete
+from tests.conftest import both_precisions
+
+AWAY = np.linspace(-4.0, 4.0, 33)  # standard deviations
+cdf = jax.jit(incomplete.cdf)
+
+
+def error(distribution, exact, places):
+    """The largest one at places that the precision can tell apart."""
+    places = np.asarray(jnp.asarray(places))
+    found = cdf(distribution, places)
+    return np.max(np.abs(found - exact.cdf(places.astype(np.float64))))
+
+
+def float_of(value):
+    return float(jnp.asarray(value, float))
+
+
+@both_precisions
+@pytest.mark.parametrize("mean", [90.0, 1e3, 1e5, 3e6])
+def test_counts(mean, precision):
+    # Rounding of the places and of the parameters is what is left in float32.
+    places = np.floor(mean + np.sqrt(mean) * AWAY)
+    assert error(dist.Poisson(mean), stats.poisson(mean), places) < 5e-5
+    for concentration in (0.5, 5.0, 400.0):
+        own = dist.NegativeBinomial2(mean, concentration)
+        sd = np.sqrt(mean + mean**2 / concentration)
+        places = np.floor(np.maximum(mean + sd * AWAY, 0.0))
+        rate = float(own.rate)
+        exact = stats.nbinom(concentration, rate / (1.0 + rate))
+        assert error(own, exact, places) < 1e-4
+
+
+@both_precisions
+@pytest.mark.parametrize("size", [120.0, 1e4, 1e7])
+def test_positive_numbers_and_shares(size, precision):
+    places = (size + np.sqrt(size) * AWAY) / 3.0
+    gamma = dist.Gamma(size, 3.0)
+    assert error(gamma, stats.gamma(size, scale=1.0 / 3.0), places) < 2e-4
+    for share in (0.5, 0.02, 0.9):
+        a, b = float_of(size * share), float_of(size * (1.0 - share))
+        places = share + np.sqrt(share * (1.0 - share) / size) * AWAY
+        places = np.clip(places, 1e-6, 1.0 - 1e-6)
+        assert error(dist.Beta(a, b), stats.beta(a, b), places) < 2e-4
+
+
+@both_precisions
+def test_slopes_are_densities(precision):
+    # Newton's method for quantiles takes them; relative to the largest.
+    size = 4e6
+    for own in (dist.Gamma(size, 1.0), dist.Beta(size, 2.0 * size)):
+        mean, sd = float(own.mean), float(np.sqrt(own.variance))
+        exact = stats.gamma(size) if mean > 1 else stats.beta(size, 2.0 * size)
+        places = np.asarray(jnp.asarray(mean + sd * AWAY))
+        slope = jax.vmap(jax.grad(lambda x, own=own: incomplete.cdf(own, x)))(places)
+        np.testing.assert_allclose(
+            sd * slope, sd * exact.pdf(places.astype(float)), atol=2e-3
+        )
+
+
+@both_precisions
+def test_ends(precision):
+    found = cdf(dist.Poisson(1e6), np.array([0.0, 10.0, 1e9]))
+    np.testing.assert_array_equal(found, [0.0, 0.0, 1.0])
+    found = cdf(dist.NegativeBinomial2(np.array([0.0, 1e-20, 1e30]), 2.0), 1e4)
+    np.testing.assert_allclose(found, [1.0, 1.0, 0.0], atol=1e-6)
+    found = cdf(dist.Beta(1e6, np.array([1e6, 0.5])), np.array([0.0, 1.0]))
+    np.testing.assert_allclose(found, [0.0, 1.0], atol=1e-12)
+
+
+def test_other_distributions_have_their_own():
+    class Wider(dist.Poisson):
+        def cdf(self, value):
+            return 0.5 * super().cdf(value)
+
+    assert float(incomplete.cdf(Wider(1e6), 1e9)) == 0.5
+    assert float(incomplete.cdf(dist.Normal(), 0.0)) == 0.5
+    with pytest.raises(NotImplementedError):
+        incomplete.cdf(dist.GeometricProbs(0.5), 1)
+
+
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_intervals_of_large_counts(precision):
+    x, level = np.zeros((1, 1), np.float32), np.float32(np.log(3e5))
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1e-8, 1.0), np.zeros((1, 1), np.float32))
+        with numpyro.plate("data", len(x)):
+            likelihood = gp.likelihoods.NegativeBinomial(8.0)
+            gp.observe("y", likelihood, f(x) + level, obs=y)
+
+    at = gp.predict(model, {"f": np.zeros((1, 1), np.float32)}, x)["y"]
+    exact = stats.nbinom(8.0, 8.0 / (8.0 + 3e5))
+    ends = np.array([0.05, 0.5, 0.95])
+    np.testing.assert_allclose(at.quantile(ends)[:, 0], exact.ppf(ends), rtol=1e-3)
+    drawn = np.mean(at.sample(random.key(0), 2000)[:, 0] <= at.quantile(0.5))
+    assert abs(drawn - 0.5) < 5 * np.sqrt(0.25 / 2000)  # once in 2e6 keys
