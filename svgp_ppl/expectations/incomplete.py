@@ -8,8 +8,8 @@ Temme (DLMF 8.12.3 and 8.18.9) become better as they grow,
     P = ½ erfc(−η √(n/2)) + exp(−n η²/2) / √(2πn) (1/η − 1/ω),
 
 where ω is the distance of the argument from its centre in √n standard deviations, and
-η of the sign of ω with η²/2 the relative entropy. The rest is below 1e-6 for n = 100
-(for the beta function where the smaller parameter is).
+η of the sign of ω with η²/2 the relative entropy. The rest is below 2e-5 where n, for
+the beta function the smaller parameter, is 100, and falls with n^(−3/2).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ __all__ = ["cdf"]
 # The parameter from which the expansions are better than JAX's functions.
 _LARGE = {"float32": 100.0, "float64": 1e6}
 # Below this smaller parameter of a beta function, a gamma function is the limit.
-_SMALL = 100.0
+_SMALL = {"float32": 100.0, "float64": 1e4}
 # From this |ω| √n on 1/η − 1/ω is taken as it stands, before that its limit: rounding
 # errors of the one and what the other leaves out are below 1e-6.
 _NEAR = 0.05
@@ -90,7 +90,7 @@ def _beta(a: Any, b: Any, x: Any, y: Any) -> Array:
     a, b, x, y = _together(a, b, x, y)
     least, most = jnp.minimum(a, b), jnp.maximum(a, b)
     is_large = most >= _LARGE[a.dtype.name]
-    is_central = is_large & (least >= _SMALL)
+    is_central = is_large & (least >= _SMALL[a.dtype.name])
     is_skewed = is_large & ~is_central & (most >= 10.0 * least)
     central = _central_beta(*(jnp.where(is_central, v, 0.5) for v in (a, b, x, y)))
     # The smaller parameter first: I_x(a, b) = 1 − I_y(b, a).
