@@ -35,8 +35,8 @@ def step(contender: str) -> float:
     return found
 
 
-def signed(value: float) -> str:
-    return f"{value:.4f}".replace("-", "−")
+def signed(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def gains() -> dict[str, tuple[float, np.ndarray]]:
@@ -103,14 +103,17 @@ def test_the_page_on_samplers_has_the_scores_of_the_clouds():
         run["settings"]["flip"]: run["numbers"]
         for run in runs.read(runs.path_of(runs.RESULTS, experiment, "quick", 0))
     }
-    names = [f"log probability, {name}" for name in ("draws", "Gaussian")]
-    both = [[f"{of[flip][n]:.3f}".replace("-", "−") for n in names] for flip in of]
-    assert set(of) == {"fixed", "sampled"}
-    (fixed, sampled) = (both[list(of).index(flip)] for flip in ("fixed", "sampled"))
-    assert f"is {fixed[0]} against {fixed[1]} with the Gaussian" in text
-    assert f"gives {sampled[0]} and {sampled[1]}." in text
-    sure = [of["fixed"][f"sure, {name}"] for name in ("draws", "Gaussian")]
-    assert f"{sure[0]:.1f} % of the square, and on {sure[1]:.1f} %" in text
+
+    def both(flip: str, measure: str, digits: int) -> list[str]:
+        values = [of[flip][f"{measure}, {name}"] for name in ("draws", "Gaussian")]
+        return [signed(value, digits) for value in values]
+
+    draws, gaussian = both("fixed", "log probability", 3)
+    assert f"is {draws} against {gaussian} with the Gaussian" in text
+    draws, gaussian = both("sampled", "log probability", 3)
+    assert f"gives {draws} and {gaussian}." in text
+    draws, gaussian = both("fixed", "sure", 1)
+    assert f"{draws} % of the square, and on {gaussian} %" in text
 
 
 def test_the_page_on_samplers_has_the_costs_of_the_pines():

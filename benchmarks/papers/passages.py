@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.papers import results
 from benchmarks.papers.registry import EXPERIMENTS
+from benchmarks.papers.results import Row
 from benchmarks.papers.tables import shown
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,16 +41,20 @@ def rendered(text: str, folder: Path) -> str:
 
 def noises(folder: Path) -> list[list[str]]:
     """Accuracy and −log p of each noise, on the sets with the settings of the paper."""
-    lines = [["set", *NOISES], ["---"] * 5]
+    lines = [["set", "splits", *NOISES], ["---"] * 6]
     for experiment in EXPERIMENTS:
         is_plain = not experiment.name.endswith(("-combined", "-flip"))
         if experiment.paper != "noise-2019" or not is_plain:
             continue
         budget, runs = results.found(experiment, folder)
-        each = {
-            row.case["noise"]: [cell.ours.mean for cell in row.cells[:2]]
+        rows = [
+            row
             for row in results.rows(experiment, runs)
             if row.case.keys() == {"noise"} and budget == "paper"
+        ]
+        each = {
+            row.case["noise"]: [cell.ours.mean for cell in row.cells[:2]]
+            for row in rows
         }
         if each:
             least = min(nll for _, nll in each.values())
@@ -58,7 +63,8 @@ def noises(folder: Path) -> list[list[str]]:
                 + (f"**{nll:.4f}**" if nll == least else f"{nll:.4f}")
                 for noise, (accuracy, nll) in each.items()
             }
-            lines.append([experiment.name, *(cells.get(n, "") for n in NOISES)])
+            line = [experiment.name, _splits(rows)]
+            lines.append([*line, *(cells.get(n, "") for n in NOISES)])
     return lines
 
 
@@ -66,17 +72,29 @@ def image_gains(folder: Path) -> list[list[str]]:
     """Held-out log probability gained by draws, a row for each M."""
     (experiment,) = [e for e in EXPERIMENTS if e.name == "image"]
     _, runs = results.found(experiment, folder)
-    gains: dict[int, dict[tuple[str, str], str]] = {}
+    by_m: dict[int, list[Row]] = {}
     for row in results.rows(experiment, runs):
-        cells = {cell.measure.name: cell for cell in row.cells}
-        text = shown(cells["gain"].ours, cells["gain"].measure)
-        mark = " ¹" if cells["R-hat"].ours.mean > 1.1 else ""
-        kind = row.case["kernel"], row.case["z"]
-        gains.setdefault(row.case["M"], {})[kind] = text + mark
+        by_m.setdefault(row.case["M"], []).append(row)
     kinds = [(kernel, z) for kernel in KERNELS for z in Z]
-    head = ["M", *(f"{KERNELS[kernel]}, {z}" for kernel, z in kinds)]
-    rows = [[str(m), *(of_m.get(k, "") for k in kinds)] for m, of_m in gains.items()]
-    return [head, ["---"] * len(head), *rows]
+    head = ["M", "splits", *(f"{KERNELS[kernel]}, {z}" for kernel, z in kinds)]
+    lines = [head, ["---"] * len(head)]
+    for m, rows in by_m.items():
+        gains = {(row.case["kernel"], row.case["z"]): _gain(row) for row in rows}
+        lines.append([str(m), _splits(rows), *(gains.get(k, "") for k in kinds)])
+    return lines
+
+
+def _gain(row: Row) -> str:
+    """Marked where the chains disagree."""
+    cells = {cell.measure.name: cell for cell in row.cells}
+    mark = " ¹" if cells["R-hat"].ours.mean > 1.1 else ""
+    return shown(cells["gain"].ours, cells["gain"].measure) + mark
+
+
+def _splits(rows: list[Row]) -> str:
+    """Their number; that of the fewest and of the most where they differ."""
+    numbers = {cell.num_splits for row in rows for cell in row.cells}
+    return "–".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
 TABLES: dict[str, Callable[[Path], list[list[str]]]] = {

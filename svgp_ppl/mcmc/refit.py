@@ -80,6 +80,7 @@ def refit(
             "refit needs a fit of a guide of this library, such as AutoGaussian, and "
             f"the guide is a {type(guide).__name__}."
         )
+    require_sampled_axes(draws)
     set_up(guide, key, args, kwargs)
     for name, support in _supports(model, guide, args, kwargs, params).items():
         params[_parameter_of(name)] = _mean(draws, name, support)
@@ -130,7 +131,6 @@ def _supports(model, guide, args: tuple, kwargs: dict, params: dict) -> dict[str
 
 def _mean(draws: Any, name: str, support: Any) -> jax.Array:
     """The mean of the unconstrained draws of a site."""
-    require_sampled_axes(draws)
     values = group(draws, "posterior")
     if name not in values:
         raise ValueError(f"the draws have no site '{name}', only {sorted(values)}.")
