@@ -8,8 +8,10 @@ quantile is bracketed first. A continuous F then meets p by Newton's method for
     z(a) = Φ⁻¹(F(a)) = Φ⁻¹(p),     z'(a) = F'(a) / φ(z(a)),
 
 which is a line for a Gaussian; where a step leaves the bracket or does not halve the
-one before, the bracket is halved (as rtsafe of Press et al. 2007, section 9.4). Among
-whole numbers brackets are quartered until two neighbours are left.
+one before, the bracket is halved (as rtsafe of Press et al. 2007, section 9.4), in
+turns by length and in orders of size: the standard deviation of exp(f) may be e^s²
+where a quantile is e^s. Among whole numbers brackets are quartered until two neighbours
+are left.
 """
 
 from collections.abc import Callable
@@ -19,14 +21,18 @@ from scipy.special import ndtri
 
 __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels"]
 
-# The last step of Newton's method in standard deviations; the error that is left is of
-# the order of its square. If a long tail makes sd large, such a step passes over much:
-# F may differ from p by no more than this share of min(p, 1 - p), unless it jumps
-# within so many sd.
-_STEP, _SHARE, _JUMP = 1e-4, 2e-3, 1e-16
+# How far z may be from Φ⁻¹(p) before the last step of Newton's method; the error that is
+# left is of the order of its square.
+_OFF = 3e-4
+# An error of F, as a share of min(p, 1 - p), that no quantile feels.
+_SHARE = 2e-3
+# F jumps where a bracket of this width is left: at a zero.
+_JUMP = float(np.finfo(np.float32).tiny)
 # After so many steps brackets are halved only: rounding errors keep Newton's from
 # ending.
 _MOST_STEPS = 30
+# One beyond, that of exp(f) with an enormous variance, is no place to start from.
+_LARGEST_MEAN = 1e150
 # Numbers that one evaluation of F may take, over draws, places, levels and inputs.
 _NUMBERS_AT_A_TIME = 2**22
 # A bracket that has been widened 8-fold this often holds no quantile: F is not a cdf.
@@ -47,9 +53,11 @@ def inverted(
         mean: Mean of the quantity, [...]; only a place to start from.
         variance: Its variance; may be infinite.
     """
+    eps = np.finfo(mean.dtype).eps
     p, mean, sd, low, high = _begin(levels, mean, variance)
     low, high = _bracketed(lambda places: cdf(places)[0], p, low, high)
-    goal, allowed = ndtri(p), _SHARE * np.minimum(p, 1.0 - p)
+    goal = ndtri(p)
+    allowed = np.maximum(_OFF, eps / _normal_density(goal))  # F is rounded
     place, before = np.clip(mean + sd * goal, low, high), np.inf
     is_done, number = np.zeros(place.shape, bool), 0
     while not np.all(is_done):
@@ -57,25 +65,48 @@ def inverted(
         _require_known(value, place)
         low = np.where(value < p, place, low)
         high = np.where(value < p, high, place)
-        newton = _newton(place, value, slope, goal)
+        newton, off = _newton(place, value, slope, goal)
         step = abs(newton - place)
         with np.errstate(invalid="ignore"):
-            holds = (newton >= low) & (newton <= high) & (step <= 0.5 * before)
-        holds &= number < _MOST_STEPS
-        is_near = holds & (step <= _STEP * sd) & (abs(value - p) <= allowed)
-        smallest = 4.0 * np.finfo(sd.dtype).eps * np.maximum(abs(low), abs(high))
-        is_narrow = high - low <= np.maximum(smallest, _JUMP * sd)
-        place = np.where(is_done, place, np.where(holds, newton, 0.5 * (low + high)))
+            is_inside = (newton >= low) & (newton <= high)
+            is_near = is_inside & (off <= allowed)
+            holds = is_inside & (step <= 0.5 * before) & (number < _MOST_STEPS)
+        holds |= is_near
+        smallest = 4.0 * eps * np.maximum(abs(low), abs(high))
+        is_narrow = high - low <= np.maximum(smallest, _JUMP)
+        half = _halfway(low, high, in_size=number % 2 == 1)
+        ahead = np.where(is_narrow, _end(low, high), np.where(holds, newton, half))
+        place = np.where(is_done, place, ahead)
         before = np.where(holds, step, high - low)
         is_done, number = is_done | is_near | is_narrow, number + 1
     return place
 
 
-def _newton(place, value, slope, goal) -> np.ndarray:
-    """The next place of every entry; anything where F is 0 or 1, or has no slope."""
+def _newton(place, value, slope, goal) -> tuple[np.ndarray, np.ndarray]:
+    """The next place of every entry, and how far Φ⁻¹(F) is off.
+
+    Anything where F is 0 or 1, or has no slope.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = ndtri(value)
-        return place + (goal - z) * np.exp(-0.5 * z * z) / (np.sqrt(2 * np.pi) * slope)
+        return place + (goal - z) * _normal_density(z) / slope, abs(goal - z)
+
+
+def _normal_density(z: np.ndarray) -> np.ndarray:
+    return np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+
+
+def _end(low, high) -> np.ndarray:
+    """The quantile in a narrow bracket: the upper end, or 0, where F jumps most often."""
+    return np.where((low <= 0.0) & (high >= 0.0), 0.0, high)
+
+
+def _halfway(low, high, in_size: bool) -> np.ndarray:
+    """Between the ends of brackets, by length or in orders of size."""
+    if not in_size:
+        return 0.5 * (low + high)
+    ends = np.arcsinh(low / _JUMP), np.arcsinh(high / _JUMP)
+    return np.clip(_JUMP * np.sinh(0.5 * (ends[0] + ends[1])), low, high)
 
 
 def inverted_among_whole(
@@ -138,8 +169,10 @@ def _begin(levels, mean, variance) -> tuple[np.ndarray, ...]:
     √((1 − p)/p) below.
     """
     p = levels.reshape(-1, *(1,) * mean.ndim)
-    mean = np.where(np.isfinite(mean), mean, 0.0)
-    sd = np.sqrt(np.where(np.isfinite(variance) & (variance > 0), variance, 1.0))
+    mean = np.asarray(mean, np.float64)
+    mean = np.where(abs(mean) < _LARGEST_MEAN, mean, 0.0)
+    is_known = np.isfinite(variance) & (variance > 0)
+    sd = np.where(is_known, np.sqrt(np.where(is_known, variance, 1.0)), 1 + abs(mean))
     low, high = mean - sd * np.sqrt((1.0 - p) / p), mean + sd * np.sqrt(p / (1.0 - p))
     return p, mean, sd, low, high
 

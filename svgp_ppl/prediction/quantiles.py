@@ -6,6 +6,7 @@ That of whole numbers from a known first one on is the sum of P(y = k), as long 
 are needed: all places together then take less than one by the distribution function.
 """
 
+from numbers import Real
 from typing import Any
 
 import jax
@@ -89,7 +90,8 @@ def quantiles_of_data(
 
     what = ("data", num_nodes)
     if not support.is_discrete:
-        return _inverted(sites, name, what, cdf, levels, mean, variance)
+        found = _inverted(sites, name, what, cdf, levels, mean, variance)
+        return np.clip(found, *_ends(support))
 
     def at(places: np.ndarray) -> np.ndarray:
         given = _given(places, levels, mean)
@@ -127,6 +129,20 @@ def _inverted(sites, name: str, what, cdf, levels, mean, variance) -> np.ndarray
         return value, slope
 
     return inversion.inverted(at, levels, np.asarray(mean), np.asarray(variance))
+
+
+def _ends(support: Any) -> tuple[float, float]:
+    """Numbers that data cannot pass; infinite where they are not known.
+
+    Places are in double precision, and F at one a little above 1 may be that at 1.
+    """
+    support = getattr(support, "base_constraint", support)
+    low = getattr(support, "lower_bound", None)
+    high = getattr(support, "upper_bound", None)
+    return (
+        float(low) if isinstance(low, Real) else -np.inf,
+        float(high) if isinstance(high, Real) else np.inf,
+    )
 
 
 def _by_sums(
