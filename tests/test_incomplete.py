@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from scipy import stats
+from scipy import special, stats
 
 import svgp_ppl as gp
 from svgp_ppl.expectations import incomplete
@@ -57,6 +57,25 @@ def test_positive_numbers_and_shares(size, precision):
 
 
 @both_precisions
+@pytest.mark.parametrize("total", [1, 30, 5000, 2_000_000])
+@pytest.mark.parametrize("logit", [-9.0, -1.0, 0.0, 3.0])
+def test_successes_and_failures(total, logit, precision):
+    logits = float_of(logit)
+    share = special.expit(logits)
+    for own in (dist.BinomialLogits, dist.BinomialProbs):
+        given = logits if own is dist.BinomialLogits else float_of(share)
+        exact = stats.binom(total, share)
+        places = np.floor(total * share + exact.std() * AWAY)
+        places = np.unique(np.clip(places, 0, total))
+        assert error(own(given, total), exact, places) < 3e-4
+    assert cdf(dist.BinomialLogits(logits, total), total) == 1.0
+    places = np.floor(np.linspace(0.0, 8.0, 20) / share)
+    geometric = stats.geom(share, loc=-1)
+    assert error(dist.GeometricLogits(logits), geometric, places) < 1e-5
+    assert error(dist.GeometricProbs(float_of(share)), geometric, places) < 1e-5
+
+
+@both_precisions
 def test_slopes_are_densities(precision):
     # Newton's method for quantiles takes them; relative to the largest.
     size = 4e6
@@ -88,7 +107,7 @@ def test_other_distributions_have_their_own():
     assert float(incomplete.cdf(Wider(1e6), 1e9)) == 0.5
     assert float(incomplete.cdf(dist.Normal(), 0.0)) == 0.5
     with pytest.raises(NotImplementedError):
-        incomplete.cdf(dist.GeometricProbs(0.5), 1)
+        incomplete.cdf(dist.BetaBinomial(1.0, 2.0, 5), 1)
 
 
 @pytest.mark.parametrize("precision", [32], indirect=True)
@@ -107,3 +126,23 @@ def test_intervals_of_large_counts(precision):
     np.testing.assert_allclose(at.quantile(ends)[:, 0], exact.ppf(ends), rtol=1e-3)
     drawn = np.mean(at.sample(random.key(0), 2000)[:, 0] <= at.quantile(0.5))
     assert abs(drawn - 0.5) < 5 * np.sqrt(0.25 / 2000)  # once in 2e6 keys
+
+
+@both_precisions
+def test_intervals_of_many_trials(precision):
+    # By draws of f: the mixture's distribution function at the ends.
+    dtype = jnp.zeros(()).dtype
+    x, total = np.zeros((1, 1), dtype), 200_000
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.25, 1.0), np.full((1, 1), 100.0, dtype))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Binomial(total), f(x) - 1.0, obs=y)
+
+    at = gp.predict(model, {"f": np.zeros((1, 1), dtype)}, x)["y"]
+    levels = np.array([0.05, 0.5, 0.95])
+    found = at.quantile(levels)
+    nodes = np.linspace(-8.0, 8.0, 20_001)
+    exact = stats.binom(total, special.expit(0.5 * nodes - 1.0)).cdf(found)
+    exact = exact @ special.softmax(-0.5 * nodes**2)
+    np.testing.assert_allclose(exact, levels, atol=1e-3)

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import betainc, erfc, gammainc, gammaincc, gammaln
+from jax.scipy.special import betainc, erfc, expit, gammainc, gammaincc, gammaln
 from jaxtyping import Array
 
 __all__ = ["cdf"]
@@ -41,6 +41,9 @@ def cdf(distribution: Any, value: Any) -> Array:
     """
     own: Any = type(distribution).cdf
     function: Any = _IN_PLACE_OF.get(own, own)
+    if own is dist.Distribution.cdf:
+        found = (f for kinds, f in _WITHOUT if isinstance(distribution, kinds))
+        function = next(found, own)
     return function(distribution, value)
 
 
@@ -64,12 +67,39 @@ def _beta_variable(distribution: Any, value: Any) -> Array:
     return _beta(a, b, value, 1.0 - value)
 
 
+def _binomial(distribution: Any, value: Any) -> Array:
+    failure, success = _shares(distribution)
+    count = jnp.floor(value)
+    rest = distribution.total_count - count  # at 0, where all trials succeed, P is 1
+    below = _beta(jnp.maximum(rest, 1.0), count + 1.0, failure, success)
+    return jnp.where(rest > 0.0, below, 1.0)
+
+
+def _geometric(distribution: Any, value: Any) -> Array:
+    """Of the number of failures before a success: 1 − P(all of so many fail)."""
+    failure, success = _shares(distribution)
+    log_failure = jnp.where(success < 0.5, jnp.log1p(-success), jnp.log(failure))
+    return -jnp.expm1((jnp.floor(value) + 1.0) * log_failure)
+
+
+def _shares(distribution: Any) -> tuple[Array, Array]:
+    """Probabilities of a failure and of a success, as their distribution has them."""
+    if isinstance(distribution, dist.BinomialLogits | dist.GeometricLogits):
+        return expit(-distribution.logits), expit(distribution.logits)
+    return 1.0 - distribution.probs, distribution.probs
+
+
 _IN_PLACE_OF: dict[Any, Callable[[Any, Any], Array]] = {
     dist.Poisson.cdf: _poisson,
     dist.GammaPoisson.cdf: _gamma_poisson,
     dist.Gamma.cdf: _gamma_variable,
     dist.Beta.cdf: _beta_variable,
 }
+# Distributions without one in NumPyro.
+_WITHOUT: tuple[tuple[Any, Callable[[Any, Any], Array]], ...] = (
+    ((dist.BinomialProbs, dist.BinomialLogits), _binomial),
+    ((dist.GeometricProbs, dist.GeometricLogits), _geometric),
+)
 
 
 def _gamma(a: Any, x: Any, *, upper: bool) -> Array:
@@ -109,7 +139,11 @@ def _central_beta(a: Array, b: Array, x: Array, y: Array) -> Array:
     """Where both parameters are large."""
     n = a + b
     x_centre, y_centre = a / n, b / n
-    sd, away = jnp.sqrt(x_centre * y_centre), x - x_centre
+    # The smaller of x and y has more digits.
+    sd, away = (
+        jnp.sqrt(x_centre * y_centre),
+        jnp.where(x < y, x - x_centre, y_centre - y),
+    )
     entropy = x_centre * _entropy(away / x_centre) + y_centre * _entropy(
         -away / y_centre
     )
