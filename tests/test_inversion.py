@@ -48,6 +48,18 @@ def test_moments_are_only_a_place_to_start_from(moments):
         assert count < 80
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_far_tails_in_both_precisions(dtype):
+    # F rounded as in that precision: upper tails are only known to the last digit.
+    exact, p = stats.logistic(), np.array([1e-12, 1e-6, 1.0 - 1e-5])
+
+    def cdf(places):
+        return exact.cdf(places).astype(dtype).astype(float), exact.pdf(places)
+
+    found = inverted(cdf, p, np.zeros(1, dtype), np.ones(1, dtype))[:, 0]
+    np.testing.assert_allclose(found, exact.ppf(p), rtol=1e-3)
+
+
 def test_a_jump_at_zero():
     class Rain:
         def cdf(self, y):

@@ -22,8 +22,8 @@ from scipy.special import ndtri
 __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels"]
 
 # How far z may be from Φ⁻¹(p) before the last step of Newton's method; the error that is
-# left is of the order of its square.
-_OFF = 3e-4
+# left is of the order of its square. As far as F is rounded, more is allowed.
+_OFF, _OFF_IF_ROUNDED = 3e-4, 3e-2
 # An error of F, as a share of min(p, 1 - p), that no quantile feels.
 _SHARE = 2e-3
 # F jumps where a bracket of this width is left: at a zero.
@@ -57,7 +57,7 @@ def inverted(
     p, mean, sd, low, high = _begin(levels, mean, variance)
     low, high = _bracketed(lambda places: cdf(places)[0], p, low, high)
     goal = ndtri(p)
-    allowed = np.maximum(_OFF, eps / _normal_density(goal))  # F is rounded
+    allowed = np.clip(eps * p / _normal_density(goal), _OFF, _OFF_IF_ROUNDED)
     place, before = np.clip(mean + sd * goal, low, high), np.inf
     is_done, number = np.zeros(place.shape, bool), 0
     while not np.all(is_done):
