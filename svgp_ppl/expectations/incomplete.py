@@ -84,7 +84,8 @@ def _geometric(distribution: Any, value: Any) -> Array:
 
 def _shares(distribution: Any) -> tuple[Array, Array]:
     """Probabilities of a failure and of a success, as their distribution has them."""
-    if isinstance(distribution, dist.BinomialLogits | dist.GeometricLogits):
+    with_logits: Any = (dist.BinomialLogits, dist.GeometricLogits)
+    if isinstance(distribution, with_logits):
         return expit(-distribution.logits), expit(distribution.logits)
     return 1.0 - distribution.probs, distribution.probs
 

@@ -21,8 +21,8 @@ from scipy.special import ndtri
 
 __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels"]
 
-# How far z may be from Φ⁻¹(p) before the last step of Newton's method; the error that is
-# left is of the order of its square. As far as F is rounded, more is allowed.
+# How far z may be from Φ⁻¹(p) before the last step of Newton's method; the error that
+# is left is of the order of its square. As far as F is rounded, more is allowed.
 _OFF, _OFF_IF_ROUNDED = 3e-4, 3e-2
 # An error of F, as a share of min(p, 1 - p), that no quantile feels.
 _SHARE = 2e-3
@@ -97,7 +97,7 @@ def _normal_density(z: np.ndarray) -> np.ndarray:
 
 
 def _end(low, high) -> np.ndarray:
-    """The quantile in a narrow bracket: the upper end, or 0, where F jumps most often."""
+    """The quantile in a narrow bracket: its upper end, or 0, if F jumps there."""
     return np.where((low <= 0.0) & (high >= 0.0), 0.0, high)
 
 
