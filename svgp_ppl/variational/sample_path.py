@@ -124,7 +124,7 @@ class ExactPath:
             )
         self.key, key = random.split(self.key)
         kernel, dtype = process.kernel, self.scale_tril.dtype
-        jitter = _default_jitter(kernel, x)
+        jitter = _share_of_each_row(kernel, x)
         cross = jnp.concatenate([covariance(kernel, old, x) for old in self.known])
         a = solve_lower(self.scale_tril, cross)
         root = cholesky(x.k_uu(kernel) - matmul(a.T, a), jitter)
@@ -217,15 +217,23 @@ def _outputs_first(value) -> Float[Array, "P M"]:
 
 
 def _default_jitter(kernel, x: LinearFunctional) -> Array:
-    """What goes onto the diagonal of k(x, x): one number for points, else [N].
+    """What ``sparse_gp`` adds to the diagonal of k(z, z): one number for points.
 
-    For points it is that of ``linalg.cholesky``. Rows of other functionals differ in
-    scale: each has a share of its own variance, or of the mean if that is zero.
+    Rows of other functionals differ in scale: each has a share of its own variance.
+    """
+    if not isinstance(x, Points):
+        return _share_of_each_row(kernel, x)
+    variances = x.variance(kernel)
+    return default_jitter(variances.dtype) * jnp.mean(variances)
+
+
+def _share_of_each_row(kernel, x: LinearFunctional) -> Float[Array, " N"]:
+    """A jitter for each row: a share of its variance, or of the mean if that is zero.
+
+    One amount for all would be large for the rows whose variance is small.
     """
     variances = x.variance(kernel)
-    scale = jnp.mean(variances)
-    if not isinstance(x, Points):
-        scale = jnp.where(variances > 0.0, variances, scale)
+    scale = jnp.where(variances > 0.0, variances, jnp.mean(variances))
     return default_jitter(variances.dtype) * scale
 
 
