@@ -18,6 +18,7 @@ from svgp_ppl.expectations import (
     variational_expectation,
 )
 from svgp_ppl.marginals import Marginal
+from tests.conftest import both_precisions
 
 # Every mean with every variance; the data go round.
 MEANS, VARIANCES = (
@@ -451,3 +452,55 @@ def test_large_counts_in_single_precision(count):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     found = log_predictive_density(lk.Poisson(), y, single)
     np.testing.assert_allclose(found, density, rtol=1e-4, atol=1e-4)
+
+
+SHARE = np.repeat([1e-4, 0.01, 0.5, 0.7, 0.999], 3)
+LARGE = {  # the likelihood, data about the mean, log p, and the variance of log data
+    "Binomial": lambda n: (
+        lk.Binomial(n),
+        np.round(n * SHARE),
+        lambda f, y: stats.binom.logpmf(y, n, expit(f)),
+        1 / (n * SHARE * (1 - SHARE)),
+    ),
+    "NegativeBinomial": lambda c: (
+        lk.NegativeBinomial(c, c),
+        np.round(c * SHARE / (1 - SHARE)),
+        lambda f, y: stats.nbinom.logpmf(y, c, expit(-f)),
+        1 / (c * SHARE),
+    ),
+    "Beta": lambda c: (
+        lk.Beta(c),
+        np.float32(SHARE).astype(float),
+        lambda f, y: stats.beta.logpdf(y, c * expit(f), c * expit(-f)),
+        1 / (c * SHARE * (1 - SHARE)),
+    ),
+    "Gamma": lambda c: (
+        lk.Gamma(c),
+        np.float32(SHARE / (1 - SHARE)).astype(float),
+        lambda f, y: stats.gamma.logpdf(y, c, scale=np.exp(f) / c),
+        np.full(SHARE.shape, 1 / c),
+    ),
+}
+
+
+@both_precisions
+@pytest.mark.parametrize("name", LARGE)
+def test_large_totals_and_concentrations(name, precision):
+    """Of log factorials and powers of a million nearly all cancels."""
+    likelihood, y, log_p, v = LARGE[name](1e6)
+    f = np.log(SHARE / (1 - SHARE)) + np.tile([-2.0, 0.3, 3.0], 5) * np.sqrt(v)
+    f, v = (np.float32(value).astype(float) for value in (f, np.minimum(v, 0.5)))
+    marginal, data = Marginal(jnp.asarray(f), jnp.asarray(v)), jnp.asarray(y)
+    close = (
+        {"rtol": 1e-4, "atol": 1e-3}
+        if precision == 32
+        else {"rtol": 1e-7, "atol": 1e-12}
+    )
+    found = likelihood(marginal.mean).log_prob(data)
+    np.testing.assert_allclose(found, log_p(f, y), **close)
+    dense = log_p(f + np.sqrt(v) * NODES, y)
+    found = variational_expectation(likelihood, data, marginal)
+    np.testing.assert_allclose(found, WEIGHTS[:, 0] @ dense, **close)
+    found = log_predictive_density(likelihood, data, marginal)
+    expected = logsumexp(dense, axis=0, b=WEIGHTS)
+    np.testing.assert_allclose(found, expected, atol=1e-3 if precision == 32 else 1e-6)

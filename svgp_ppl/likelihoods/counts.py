@@ -20,6 +20,7 @@ from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.stirling import stirling_error
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -28,7 +29,7 @@ __all__ = ["Poisson", "rate_of"]
 
 # For the logarithm of Lambert's function: enough from anywhere above the root.
 _NEWTON_STEPS = 6
-# Counts from here on have log y! by Stirling's series, right to 1e-13.
+# Counts from here on have log y! by Stirling's series.
 _MANY = 32.0
 
 
@@ -71,7 +72,7 @@ def _log_prob(count: Array, mean: Array, more: Any, rate: Array) -> Array:
     Of the terms of a large count y nearly everything cancels. By Stirling's series it
     is
 
-        y (m − log y − (r/y − 1)) − ½ log 2πy − 1/12y + 1/360y³ − 1/1260y⁵,
+        y (m − log y − (r/y − 1)) − ½ log 2πy − δ(y),
 
     with r/y − 1 = expm1(m − log y + b).
     """
@@ -81,8 +82,7 @@ def _log_prob(count: Array, mean: Array, more: Any, rate: Array) -> Array:
     is_near = jnp.abs(apart + more) < 1.0
     near = jnp.expm1(jnp.where(is_near, apart + more, 0.0))
     excess = jnp.where(is_near, near, rate / y - 1.0)
-    series = (1 / 12 - (1 / 360 - 1 / (1260 * y**2)) / y**2) / y
-    many = y * (apart - excess) - 0.5 * jnp.log(2 * jnp.pi * y) - series
+    many = y * (apart - excess) - 0.5 * jnp.log(2 * jnp.pi * y) - stirling_error(y)
     return jnp.where(count < _MANY, few, many)
 
 

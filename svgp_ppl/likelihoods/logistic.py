@@ -24,7 +24,10 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-__all__ = ["mean_log_sigmoid", "mean_sigmoid"]
+from svgp_ppl.expectations import hermite_grid
+from svgp_ppl.linalg import weighted_sum
+
+__all__ = ["mean_excess", "mean_log_sigmoid", "mean_sigmoid"]
 
 # The trapezoidal rule in log τ: both ends decay faster than exponentially. Largest
 # error over all m at v = 0: 3e-13 (16 nodes: 4e-11, 24 nodes: 2e-14).
@@ -33,6 +36,8 @@ _ENDS = (0.2213, 3.518)  # of K
 # The sum for large K converges to rounding above this value, the other one below it.
 _MIDDLE = 0.8
 _NUM_TERMS = 12
+# Up to this variance 12 nodes of Gauss–Hermite give the excess to 2e-15 of itself.
+_NARROW, _NUM_NORMAL = 0.1, 12
 
 
 @jax.custom_jvp
@@ -54,6 +59,38 @@ def mean_sigmoid(mean: Array, variance: Array) -> tuple[Array, Array]:
     """
     _, above, half = _with_slopes(-mean, variance)
     return above, -2.0 * half
+
+
+@jax.custom_jvp
+def mean_excess(mean: Array, variance: Array) -> Array:
+    """E log(1 + e^f) − log(1 + e^m) for f ~ N(m, v), to its own rounding for small v.
+
+    A million trials multiply it, and its two terms are nearly the same. Their
+    difference is log(1 + 4 σ(m) σ(−m) sinh² a/2) / 2 for a pair of nodes m ± a. The
+    excess is even in m, and for wide f no longer small.
+    """
+    mean, variance = jnp.broadcast_arrays(jnp.abs(mean), variance)
+    variance = jnp.where(variance < 0.0, 0.0, variance)  # negative by rounding
+    nodes, weights = hermite_grid(_NUM_NORMAL, 1)
+    above = jnp.asarray(nodes[_NUM_NORMAL // 2 :], mean.dtype)
+    sd = jnp.sqrt(jnp.minimum(variance, _NARROW))
+    a = sd * above.reshape(-1, *(1,) * mean.ndim)
+    slope = jax.nn.sigmoid(mean) * jax.nn.sigmoid(-mean)
+    pairs = jnp.log1p(4.0 * slope * jnp.square(jnp.sinh(0.5 * a)))
+    above_weights = jnp.asarray(weights[_NUM_NORMAL // 2 :], mean.dtype)
+    narrow = weighted_sum(above_weights, pairs)
+    wide = jax.nn.log_sigmoid(mean) - _with_slopes(mean, variance)[0]
+    return jnp.where(variance < _NARROW, narrow, wide)
+
+
+@mean_excess.defjvp
+def _(primals, tangents):
+    mean, variance = primals
+    # Of the sides the small one: σ(−|m|) and its mean.
+    sign = jnp.where(mean < 0.0, -1.0, 1.0).astype(mean.dtype)
+    _, below, half = _with_slopes(sign * mean, variance)
+    by_mean = sign * (jax.nn.sigmoid(-sign * mean) - below)
+    return mean_excess(mean, variance), by_mean * tangents[0] - half * tangents[1]
 
 
 def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:

@@ -3,17 +3,15 @@
     NB:   log p = y log σ(u) + c log σ(−u) + log Γ(y + c) − log Γ(c) − log y!,
           u = f + log(exposure / c)
 
-so that its expectation is that of the logistic function, twice (``logistic``).
+which is c/(y + c) of the binomial of y + c trials, not whole, with log odds u.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
-from jax.scipy.special import betaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
@@ -27,7 +25,8 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import Poisson, rate_of
-from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
+from svgp_ppl.likelihoods.logistic import mean_excess
+from svgp_ppl.likelihoods.stirling import log_binomial
 from svgp_ppl.likelihoods.values import Value, require_share
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -82,21 +81,21 @@ class _LogNegativeBinomial(dist.NegativeBinomial2):
         c: Any = self.concentration
         y = jnp.asarray(value, self.log_mean.dtype)
         u = self.log_mean - jnp.log(c)
-        log_sigmoid = jax.nn.log_sigmoid
-        return _log_choose(y, c) + y * log_sigmoid(u) + c * log_sigmoid(-u)
+        return _log_prob(y, jnp.asarray(c, y.dtype), u)
 
 
-def _log_choose(y: Array, c: Value) -> Array:
-    # Γ(y + c) / (Γ(c) y!), whose log Γ are large and close to each other.
-    return -jnp.log(y + c) - betaln(jnp.asarray(c, y.dtype), y + 1.0)
+def _log_prob(y: Array, c: Array, u: Array) -> Array:
+    return log_binomial(y, c, u) - jnp.log1p(y / c)
 
 
 @closed_form_expectation.register
 def _(likelihood: NegativeBinomial, y, marginal: Marginal):
-    c, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
-    u, v = marginal.mean + jnp.log(likelihood.exposure / c), marginal.variance
-    above, below = mean_log_sigmoid(u, v), mean_log_sigmoid(-u, v)
-    return _log_choose(y, c) + y * above + c * below
+    c, y = (
+        jnp.asarray(value, marginal.mean.dtype)
+        for value in (likelihood.concentration, y)
+    )
+    u = marginal.mean + jnp.log(likelihood.exposure / c)
+    return _log_prob(y, c, u) - (y + c) * mean_excess(u, marginal.variance)
 
 
 @is_log_concave.register

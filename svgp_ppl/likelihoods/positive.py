@@ -1,8 +1,9 @@
 """Likelihoods of positive numbers with a log link: Gamma and exponential.
 
     log p = c log c − c f + (c − 1) log y − c y e^{−f} − log Γ(c),   E y = e^f
+          = −c (e^d − 1 − d) + ½ log c/2π − δ(c) − log y,   d = log y − f
 
-and E e^{−f} = e^{−m + v/2}.
+with the δ of ``stirling``, and E e^{−f} = e^{−m + v/2}.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
@@ -21,6 +21,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import rate_of
+from svgp_ppl.likelihoods.stirling import stirling_error
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -83,22 +84,27 @@ class _LogGamma(dist.Gamma):
         super().__init__(concentration, concentration * rate_of(-log_mean))
 
     def log_prob(self, value, intermediates=None):
-        c = self.concentration
-        return _log_density(c, value, self.log_mean, value * rate_of(-self.log_mean))
+        c, ratio = self.concentration, value * rate_of(-self.log_mean)
+        return _log_density(c, value, self.log_mean, 0.0, ratio)
 
 
-def _log_density(c: Any, y, log_mean: Array, ratio: Array) -> Array:
-    """log p by the logarithm of the mean and the ratio y / mean, or their averages."""
-    y = jnp.asarray(y, log_mean.dtype)
-    free = c * jnp.log(c) - gammaln(c) + (c - 1.0) * jnp.log(y)
-    return free - c * (log_mean + ratio)
+def _log_density(c: Any, y, log_mean: Array, more: Any, ratio: Array) -> Array:
+    """log p by the logarithm of the mean and e^d, or their averages, e^{d + v/2}."""
+    log_y = jnp.log(jnp.asarray(y, log_mean.dtype))
+    d = log_y - log_mean
+    is_near = jnp.abs(d + more) < 1.0
+    near = jnp.expm1(jnp.where(is_near, d + more, 0.0))
+    excess = jnp.where(is_near, near, ratio - 1.0)
+    free = 0.5 * jnp.log(c / (2.0 * jnp.pi)) - stirling_error(c) - log_y
+    return free - c * (excess - d)
 
 
 @closed_form_expectation.register
 def _(likelihood: Gamma | Exponential, y, marginal: Marginal):
     # E e^−f = e^{−m + v/2}
-    ratio = y * jnp.exp(0.5 * marginal.variance - marginal.mean)
-    return _log_density(jnp.asarray(likelihood.concentration), y, marginal.mean, ratio)
+    c, more = jnp.asarray(likelihood.concentration), 0.5 * marginal.variance
+    ratio = y * jnp.exp(more - marginal.mean)
+    return _log_density(c, y, marginal.mean, more, ratio)
 
 
 @is_log_concave.register

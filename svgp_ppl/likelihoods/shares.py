@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import betaln, gammaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import in_full, is_concrete, require_positive
@@ -17,7 +16,8 @@ from svgp_ppl.expectations import (
     nearest_singularity,
 )
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
-from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
+from svgp_ppl.likelihoods.logistic import mean_excess, mean_sigmoid
+from svgp_ppl.likelihoods.stirling import log_binomial
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -73,19 +73,7 @@ class _Successes(dist.BinomialLogits):
         """Smooth in f, where NumPyro's form has no curvature at f = 0."""
         f = jnp.asarray(self.logits)
         n, y = (jnp.asarray(count, f.dtype) for count in (self.total_count, value))
-        above, below = jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f)
-        return _log_choose(n, y) + y * above + (n - y) * below
-
-
-def _log_choose(n: Array, y: Array) -> Array:
-    """log (n over y).
-
-    In single precision three log factorials leave an error of about 1e-6 n; that of
-    JAX's ``betaln`` is 1e-6 of the value in either.
-    """
-    if jnp.result_type(n, y) == jnp.float64:
-        return gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
-    return -jnp.log1p(n) - betaln(n - y + 1.0, y + 1.0)
+        return log_binomial(y, n - y, f)
 
 
 class _UpTo(dist.constraints.Constraint):
@@ -112,13 +100,12 @@ class _UpTo(dist.constraints.Constraint):
 
 @closed_form_expectation.register
 def _(likelihood: Binomial, y, marginal: Marginal):
-    # y E log σ(f) + (n − y) E log σ(−f) + log (n over y)
+    # y E log σ(f) + (n − y) E log σ(−f) = y E f − n E log(1 + e^f)
     n, y = (
         jnp.asarray(value, marginal.mean.dtype) for value in (likelihood.total_count, y)
     )
-    above = mean_log_sigmoid(marginal.mean, marginal.variance)
-    below = mean_log_sigmoid(-marginal.mean, marginal.variance)
-    return _log_choose(n, y) + y * above + (n - y) * below
+    at_mean = log_binomial(y, n - y, marginal.mean)
+    return at_mean - n * mean_excess(marginal.mean, marginal.variance)
 
 
 @is_log_concave.register
@@ -175,6 +162,13 @@ class _Share(dist.Beta):
     """Beta without the ends, where its density is zero or infinite."""
 
     support = dist.constraints.open_interval(0.0, 1.0)
+
+    def log_prob(self, value, intermediates=None):
+        """That of a trials and b others with log odds log y/(1 − y), a b/(a + b) dy."""
+        a, b = jnp.asarray(self.concentration1), jnp.asarray(self.concentration0)
+        log_y, log_rest = jnp.log(value), jnp.log1p(-value)
+        free = jnp.log(a) + jnp.log(b) - jnp.log(a + b) - log_y - log_rest
+        return free + log_binomial(a, b, log_y - log_rest)
 
 
 @nearest_singularity.register
