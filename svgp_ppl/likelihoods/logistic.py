@@ -70,10 +70,9 @@ def mean_excess(mean: Array, variance: Array) -> Array:
     excess is even in m, and for wide f no longer small.
     """
     mean, variance = jnp.broadcast_arrays(jnp.abs(mean), variance)
-    variance = jnp.where(variance < 0.0, 0.0, variance)  # negative by rounding
     nodes, weights = hermite_grid(_NUM_NORMAL, 1)
     above = jnp.asarray(nodes[_NUM_NORMAL // 2 :], mean.dtype)
-    sd = jnp.sqrt(jnp.minimum(variance, _NARROW))
+    sd = jnp.sqrt(jnp.clip(variance, 0.0, _NARROW))  # negative by rounding
     a = sd * above.reshape(-1, *(1,) * mean.ndim)
     slope = jax.nn.sigmoid(mean) * jax.nn.sigmoid(-mean)
     pairs = jnp.log1p(4.0 * slope * jnp.square(jnp.sinh(0.5 * a)))
@@ -86,10 +85,11 @@ def mean_excess(mean: Array, variance: Array) -> Array:
 @mean_excess.defjvp
 def _(primals, tangents):
     mean, variance = primals
-    # Of the sides the small one: σ(−|m|) and its mean.
+    # Of the sides the small one: σ(−|m|) and its mean. XLA takes these sums once.
     sign = jnp.where(mean < 0.0, -1.0, 1.0).astype(mean.dtype)
-    _, below, half = _with_slopes(sign * mean, variance)
-    by_mean = sign * (jax.nn.sigmoid(-sign * mean) - below)
+    away, variance = jnp.broadcast_arrays(jnp.abs(mean), variance)
+    _, below, half = _with_slopes(away, variance)
+    by_mean = sign * (jax.nn.sigmoid(-away) - below)
     return mean_excess(mean, variance), by_mean * tangents[0] - half * tangents[1]
 
 
