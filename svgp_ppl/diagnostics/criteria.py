@@ -73,6 +73,9 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
     E_{p(f_n | v, θ)} p(y_n | f_n) of every draw, never from the expectation of the log,
     which is only a bound of it.
 
+    The draws are those of a density with the expectation of the log: where the inducing
+    values leave much of f_n open, LOO is too high. Do not choose their number by it.
+
     Args:
         posterior: What ``gp.sample(..., log_likelihood=True)`` returns.
         site: Name of the observed site; None if there is only one.

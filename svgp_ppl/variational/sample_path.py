@@ -42,6 +42,10 @@ EXACT_LIMIT = 5000
 # Rows at which a pathwise draw is evaluated at a time: their features fill 40 MB.
 _ROWS_AT_A_TIME = 5000
 
+# Rounding errors of the mean variance that an exact draw adds to every row: in single
+# precision factors fail without them where variances differ by 1e7.
+_ROUNDING = 4.0
+
 
 class SamplePath(dist.Distribution):
     """The point v together with the one function drawn given it.
@@ -124,7 +128,7 @@ class ExactPath:
             )
         self.key, key = random.split(self.key)
         kernel, dtype = process.kernel, self.scale_tril.dtype
-        jitter = _share_of_each_row(kernel, x)
+        jitter = _jitter_of_rows(kernel, x)
         cross = jnp.concatenate([covariance(kernel, old, x) for old in self.known])
         a = solve_lower(self.scale_tril, cross)
         root = cholesky(x.k_uu(kernel) - matmul(a.T, a), jitter)
@@ -217,24 +221,27 @@ def _outputs_first(value) -> Float[Array, "P M"]:
 
 
 def _default_jitter(kernel, x: LinearFunctional) -> Array:
-    """What ``sparse_gp`` adds to the diagonal of k(z, z): one number for points.
+    """What goes onto the diagonal of k(x, x): one number for points, else [N].
 
-    Rows of other functionals differ in scale: each has a share of its own variance.
+    For points it is that of ``linalg.cholesky``. Rows of other functionals differ in
+    scale: each has a share of its own variance, or of the mean if that is zero.
     """
+    variances = x.variance(kernel)
+    scale = jnp.mean(variances)
     if not isinstance(x, Points):
-        return _share_of_each_row(kernel, x)
-    variances = x.variance(kernel)
-    return default_jitter(variances.dtype) * jnp.mean(variances)
+        scale = jnp.where(variances > 0.0, variances, scale)
+    return default_jitter(variances.dtype) * scale
 
 
-def _share_of_each_row(kernel, x: LinearFunctional) -> Float[Array, " N"]:
-    """A jitter for each row: a share of its variance, or of the mean if that is zero.
+def _jitter_of_rows(kernel, x: LinearFunctional) -> Float[Array, " N"]:
+    """A jitter for each row, [N]: a share of its own variance.
 
-    One amount for all would be large for the rows whose variance is small.
+    A share of the mean would hide a row whose variance is far below it.
     """
     variances = x.variance(kernel)
-    scale = jnp.where(variances > 0.0, variances, jnp.mean(variances))
-    return default_jitter(variances.dtype) * scale
+    mean = jnp.mean(variances)
+    own = default_jitter(variances.dtype) * jnp.where(variances > 0.0, variances, mean)
+    return own + _ROUNDING * jnp.finfo(variances.dtype).eps * mean
 
 
 def _white_variance(kernel, x: LinearFunctional) -> Array | None:
