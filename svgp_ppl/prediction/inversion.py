@@ -21,9 +21,11 @@ from scipy.special import ndtri
 
 __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels"]
 
-# How far z may be from Φ⁻¹(p) before the last step of Newton's method; the error that
-# is left is of the order of its square. As far as F is rounded, more is allowed.
-_OFF, _OFF_IF_ROUNDED = 3e-4, 3e-2
+# How far z may be from Φ⁻¹(p), and a place from the next in standard deviations, before
+# the last step of Newton's method; the error that is left is of the order of its square.
+# Each alone passes over much, between modes or where a long tail makes sd large. Where F
+# is rounded, more is allowed.
+_OFF, _OFF_IF_ROUNDED = 1e-4, 1e-2
 # An error of F, as a share of min(p, 1 - p), that no quantile feels.
 _SHARE = 2e-3
 # F jumps where a bracket of this width is left: at a zero.
@@ -69,7 +71,7 @@ def inverted(
         step = abs(newton - place)
         with np.errstate(invalid="ignore"):
             is_inside = (newton >= low) & (newton <= high)
-            is_near = is_inside & (off <= allowed)
+            is_near = is_inside & (off <= allowed) & (step <= allowed * sd)
             holds = is_inside & (step <= 0.5 * before) & (number < _MOST_STEPS)
         holds |= is_near
         smallest = 4.0 * eps * np.maximum(abs(low), abs(high))
