@@ -90,7 +90,8 @@ class _LogGamma(dist.Gamma):
 
 def _log_density(c: Any, y, log_mean: Array, more: Any, ratio: Array) -> Array:
     """log p by the logarithm of the mean and e^d, or their averages, e^{d + v/2}."""
-    log_y = jnp.log(jnp.asarray(y, log_mean.dtype))
+    c, y = (jnp.asarray(value, log_mean.dtype) for value in (c, y))
+    log_y = jnp.log(y)
     d = log_y - log_mean
     is_near = jnp.abs(d + more) < 1.0
     near = jnp.expm1(jnp.where(is_near, d + more, 0.0))

@@ -22,9 +22,9 @@ from scipy.special import ndtri
 __all__ = ["about", "inverted", "inverted_among_whole", "negligible", "of_labels"]
 
 # How far z may be from Φ⁻¹(p), and a place from the next in standard deviations, before
-# the last step of Newton's method; the error that is left is of the order of its square.
-# Each alone passes over much, between modes or where a long tail makes sd large. Where F
-# is rounded, more is allowed.
+# the last step of Newton's method; the error that is left is of the order of its
+# square. Each alone passes over much, between modes or where a long tail makes sd
+# large. Where F is rounded, more is allowed.
 _OFF, _OFF_IF_ROUNDED = 1e-4, 1e-2
 # An error of F, as a share of min(p, 1 - p), that no quantile feels.
 _SHARE = 2e-3
