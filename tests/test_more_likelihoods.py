@@ -454,6 +454,25 @@ def test_large_counts_in_single_precision(count):
     np.testing.assert_allclose(found, density, rtol=1e-4, atol=1e-4)
 
 
+def test_slopes_where_successes_and_failures_are_as_many():
+    # Both parameters of a Beta variable are the same at f = 0, and y = c = 2.
+    def of_beta(f):
+        return lk.Beta(6.0)(f).log_prob(0.3)
+
+    def of_concentration(c):
+        return lk.NegativeBinomial(c)(jnp.asarray(0.4)).log_prob(2.0)
+
+    def bound_of_binomial(mean):
+        marginal = Marginal(mean[None], jnp.full(1, 0.3))
+        return variational_expectation(lk.Binomial(4), jnp.full(1, 2.0), marginal)[0]
+
+    curvature = jax.grad(bound_of_binomial), 0.0
+    for function, at in ((of_beta, 0.0), (of_concentration, 2.0), curvature):
+        at, h = jnp.asarray(at), 1e-5
+        slope = (function(at + h) - function(at - h)) / (2 * h)
+        np.testing.assert_allclose(jax.grad(function)(at), slope, rtol=1e-6)
+
+
 SHARE = np.repeat([1e-4, 0.01, 0.5, 0.7, 0.999], 3)
 LARGE = {  # the likelihood, data about the mean, log p, and the variance of log data
     "Binomial": lambda n: (

@@ -35,11 +35,12 @@ def log_binomial(y: Array, rest: Array, f: Array) -> Array:
     is_edge = (y <= 0.0) | (rest <= 0.0)  # of one way only
     edge = y * jax.nn.log_sigmoid(f) + rest * jax.nn.log_sigmoid(-f)
     y, rest = (jnp.where(is_edge, 1.0, count) for count in (y, rest))
-    n, less, more = y + rest, jnp.minimum(y, rest), jnp.maximum(y, rest)
+    # Not minimum and maximum, whose slopes are halves of both where y = r.
+    is_less, n = y <= rest, y + rest
+    less, more = jnp.where(is_less, y, rest), jnp.where(is_less, rest, y)
     root = 0.5 * (jnp.log(n / more) - jnp.log(2.0 * jnp.pi * less))
     errors = stirling_error(n) - stirling_error(more) - stirling_error(less)
-    of_less = jnp.where(y <= rest, f, -f)
-    many = root + errors - _deviance(less, more, of_less)
+    many = root + errors - _deviance(less, more, jnp.where(is_less, f, -f))
     return jnp.where(is_edge, edge, many)
 
 
