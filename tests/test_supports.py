@@ -238,8 +238,10 @@ def test_labels_that_start_elsewhere_than_at_0(likelihood, first, cdf):
 
 
 def test_an_error_names_the_likelihood_that_has_no_cdf():
-    at_new = predicted(gp.likelihoods.Binomial(np.array([3000, 4000, 5000])))
-    with pytest.raises(ValueError, match=r"site 'y', a Binomial, has no cum.*key="):
+    totals = np.array([30_000, 40_000, 50_000])
+    at_new = predicted(lambda f: dist.BetaBinomial(jnp.exp(f), 2.0, totals))
+    match = r"site 'y', a BetaBinomial, has no cum.*key="
+    with pytest.raises(ValueError, match=match):
         at_new.quantile(0.5)
 
 
