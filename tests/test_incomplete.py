@@ -130,7 +130,7 @@ def test_intervals_of_large_counts(precision):
 
 @both_precisions
 def test_intervals_of_many_trials(precision):
-    # By draws of f: the mixture's distribution function at the ends.
+    # Averaged over a grid of f: the distribution function at the ends.
     dtype = jnp.zeros(()).dtype
     x, total = np.zeros((1, 1), dtype), 200_000
 

@@ -3,7 +3,7 @@
 ``variational``  E_q log p(y|f), the variational expectation
 ``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
 ``cumulative``   P(y <= a), for quantiles
-``incomplete``   P(y <= a) of distributions with large parameters
+``incomplete``   P(y <= a) of one distribution, with large parameters too
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``dispatch``     which formulas a likelihood has
 ``nodes``        quadrature nodes and draws, and the choice between them

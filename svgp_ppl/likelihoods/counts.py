@@ -20,7 +20,7 @@ from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.stirling import stirling_error
+from svgp_ppl.likelihoods.stirling import MANY, excess, stirling_series
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -29,8 +29,6 @@ __all__ = ["Poisson", "rate_of"]
 
 # For the logarithm of Lambert's function: enough from anywhere above the root.
 _NEWTON_STEPS = 6
-# Counts from here on have log y! by Stirling's series.
-_MANY = 32.0
 
 
 @register_dataclass
@@ -77,13 +75,11 @@ def _log_prob(count: Array, mean: Array, more: Any, rate: Array) -> Array:
     with r/y − 1 = expm1(m − log y + b).
     """
     few = count * mean - rate - gammaln(count + 1.0)
-    y = jnp.maximum(count, _MANY)
+    y = jnp.maximum(count, MANY)
     apart = mean - jnp.log(y)
-    is_near = jnp.abs(apart + more) < 1.0
-    near = jnp.expm1(jnp.where(is_near, apart + more, 0.0))
-    excess = jnp.where(is_near, near, rate / y - 1.0)
-    many = y * (apart - excess) - 0.5 * jnp.log(2 * jnp.pi * y) - stirling_error(y)
-    return jnp.where(count < _MANY, few, many)
+    many = y * (apart - excess(apart + more, rate / y))
+    many = many - 0.5 * jnp.log(2 * jnp.pi * y) - stirling_series(y)
+    return jnp.where(count < MANY, few, many)
 
 
 class _LogPoisson(dist.Poisson):

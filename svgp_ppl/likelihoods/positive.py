@@ -21,7 +21,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import rate_of
-from svgp_ppl.likelihoods.stirling import stirling_error
+from svgp_ppl.likelihoods.stirling import excess, stirling_error
 from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -93,11 +93,8 @@ def _log_density(c: Any, y, log_mean: Array, more: Any, ratio: Array) -> Array:
     c, y = (jnp.asarray(value, log_mean.dtype) for value in (c, y))
     log_y = jnp.log(y)
     d = log_y - log_mean
-    is_near = jnp.abs(d + more) < 1.0
-    near = jnp.expm1(jnp.where(is_near, d + more, 0.0))
-    excess = jnp.where(is_near, near, ratio - 1.0)
     free = 0.5 * jnp.log(c / (2.0 * jnp.pi)) - stirling_error(c) - log_y
-    return free - c * (excess - d)
+    return free - c * (excess(d + more, ratio) - d)
 
 
 @closed_form_expectation.register

@@ -15,19 +15,30 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array
 
-__all__ = ["log_binomial", "stirling_error"]
+__all__ = ["MANY", "excess", "log_binomial", "stirling_error", "stirling_series"]
 
 # From here on the series is right to 1e-13.
-_MANY = 32.0
+MANY = 32.0
+
+
+def stirling_series(y: Array) -> Array:
+    """δ(y) for y >= ``MANY``."""
+    return (1 / 12 - (1 / 360 - 1 / (1260 * y**2)) / y**2) / y
 
 
 def stirling_error(y: Array) -> Array:
     """δ(y) = log y! − (y + ½) log y + y − ½ log 2π for y > 0, not only whole."""
-    few, many = jnp.minimum(y, _MANY), jnp.maximum(y, _MANY)
+    few, many = jnp.minimum(y, MANY), jnp.maximum(y, MANY)
     exact = gammaln(few + 1.0) - (few + 0.5) * jnp.log(few) + few
     exact = exact - 0.5 * jnp.log(2.0 * jnp.pi)
-    series = (1 / 12 - (1 / 360 - 1 / (1260 * many**2)) / many**2) / many
-    return jnp.where(y < _MANY, exact, series)
+    return jnp.where(y < MANY, exact, stirling_series(many))
+
+
+def excess(log_ratio: Array, ratio: Array) -> Array:
+    """r − 1 from log r and r, of which one may overflow and the other cancels."""
+    is_near = jnp.abs(log_ratio) < 1.0
+    near = jnp.expm1(jnp.where(is_near, log_ratio, 0.0))
+    return jnp.where(is_near, near, ratio - 1.0)
 
 
 def log_binomial(y: Array, rest: Array, f: Array) -> Array:

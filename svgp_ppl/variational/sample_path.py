@@ -227,9 +227,13 @@ def _default_jitter(kernel, x: LinearFunctional) -> Array:
     scale: each has a share of its own variance, or of the mean if that is zero.
     """
     variances = x.variance(kernel)
-    scale = jnp.mean(variances)
     if not isinstance(x, Points):
-        scale = jnp.where(variances > 0.0, variances, scale)
+        return _share_of_own(variances)
+    return default_jitter(variances.dtype) * jnp.mean(variances)
+
+
+def _share_of_own(variances: Float[Array, " N"]) -> Float[Array, " N"]:
+    scale = jnp.where(variances > 0.0, variances, jnp.mean(variances))
     return default_jitter(variances.dtype) * scale
 
 
@@ -239,9 +243,8 @@ def _jitter_of_rows(kernel, x: LinearFunctional) -> Float[Array, " N"]:
     A share of the mean would hide a row whose variance is far below it.
     """
     variances = x.variance(kernel)
-    mean = jnp.mean(variances)
-    own = default_jitter(variances.dtype) * jnp.where(variances > 0.0, variances, mean)
-    return own + _ROUNDING * jnp.finfo(variances.dtype).eps * mean
+    rounding = _ROUNDING * jnp.finfo(variances.dtype).eps * jnp.mean(variances)
+    return _share_of_own(variances) + rounding
 
 
 def _white_variance(kernel, x: LinearFunctional) -> Array | None:
