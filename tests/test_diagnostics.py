@@ -311,7 +311,10 @@ def test_loo_is_that_of_arviz(num_draws, limit):
         pytest.approx(1.0),
         pytest.approx(np.sqrt(12 / 11)),
     )
-    np.testing.assert_allclose(found.pareto_k, theirs.pareto_k)
+    # The versions of ArviZ differ by 4e-3 in this.
+    np.testing.assert_allclose(found.pareto_k, theirs.pareto_k, atol=1e-2)
+    elpd = getattr(theirs, "elpd_loo", None) or theirs.elpd
+    assert found.elpd == pytest.approx(elpd, abs=1e-3)
 
 
 def test_loo_of_data_whose_weights_are_equal():

@@ -4,9 +4,12 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
-from svgp_ppl.diagnostics.pareto import good_shape
+from svgp_ppl.diagnostics.pareto import good_shape, pareto_smoothed
 from svgp_ppl.diagnostics.posterior import (
+    EXPECTED,
+    arrays_of,
     group,
     load_arviz,
     require_sampled_axes,
@@ -23,9 +26,10 @@ class LOO(NamedTuple):
         elpd: Expected log pointwise predictive density, nats, over all data.
         standard_error: Standard error of ``elpd``.
         num_parameters: Effective number of parameters, p_loo.
-        pointwise: The terms of ``elpd``, one per datum, [N].
+        pointwise: The terms of ``elpd``, one per datum, [N]; NaN where a draw has no
+            finite log likelihood.
         pareto_k: Shape of the tail of the weights of each datum, [N]; above ``good_k``
-            the term cannot be trusted. −∞ where all weights are equal.
+            the term cannot be trusted. −∞ where all weights are nearly equal.
         good_k: min(1 − 1/log₁₀ S, 0.7) for S draws (Vehtari et al. 2024).
     """
 
@@ -69,12 +73,15 @@ def _in_words(found: LOO | WAIC) -> str:
 def loo(posterior: Any, site: str | None = None) -> LOO:
     """Σ_n log p(y_n | y_−n), by Pareto smoothed importance sampling of the draws.
 
-    Vehtari, Gelman & Gabry (2017), computed by ArviZ from log p(y_n | v, θ) = log
-    E_{p(f_n | v, θ)} p(y_n | f_n) of every draw, never from the expectation of the log,
-    which is only a bound of it.
+    The draws are of the density p(v, θ) exp Σ_n ℓ_n with the expected log likelihood
+    ℓ_n = E log p(y_n | f_n), over f_n given v and θ. Without the term of a datum,
 
-    The draws are those of a density with the expectation of the log: where the inducing
-    values leave much of f_n open, LOO is too high. Do not choose their number by it.
+        log p(y_n | y_−n) ≈ log Σ_s w_ns p(y_n | v_s, θ_s) / Σ_s w_ns,
+        w_ns = exp(−ℓ_ns),   p(y_n | v, θ) = E p(y_n | f_n).
+
+    With ℓ_n = log p(y_n | v, θ) in the weights this is Vehtari, Gelman & Gabry (2017,
+    eq. 10), what ``arviz.loo`` returns; where the inducing values leave much of f_n
+    open, that is too high.
 
     Args:
         posterior: What ``gp.sample(..., log_likelihood=True)`` returns.
@@ -89,26 +96,52 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
         True
     """
     site, values = _log_likelihood_of(posterior, site)
-    values = values.reshape(*values.shape[:2], -1)
-    # ArviZ cannot fit the tail of weights that are all equal, like those of a masked
-    # datum: leaving it out changes nothing.
-    varies = ~(np.ptp(values, axis=(0, 1)) == 0)
-    pointwise, pareto_k = values[0, 0].astype(np.float64), np.full(len(varies), -np.inf)
-    num_parameters = 0.0
-    if varies.any():
-        found = _by_arviz(load_arviz().loo, posterior, site, values[..., varies])
-        pointwise[varies] = np.ravel(_first(found, "elpd_i", "loo_i"))
-        pareto_k[varies] = np.ravel(found.pareto_k)
-        num_parameters = float(_first(found, "p", "p_loo"))
-    num_draws = values.shape[0] * values.shape[1]
+    expected = group(posterior, EXPECTED).get(site, values)
+    if expected.shape != values.shape:
+        raise ValueError(
+            f"log_likelihood of site '{site}' has shape {values.shape}, and {EXPECTED} "
+            f"{expected.shape}: select or change the draws of both together."
+        )
+    log_density, terms = (
+        x.reshape(x.shape[0] * x.shape[1], -1).T.astype(np.float64)
+        for x in (values, expected)
+    )
+    efficiency = _efficiency(posterior)
+    left_out = [_left_out(*of, efficiency) for of in zip(log_density, terms)]
+    pointwise, pareto_k = np.array(left_out).T
+    num_draws = log_density.shape[1]
+    with_all = logsumexp(log_density, axis=1) - np.log(num_draws)
     return LOO(
         elpd=float(np.sum(pointwise)),
         standard_error=_standard_error(pointwise),
-        num_parameters=num_parameters,
+        num_parameters=float(np.sum(with_all - pointwise)),
         pointwise=pointwise,
         pareto_k=pareto_k,
         good_k=good_shape(num_draws),
     )
+
+
+def _left_out(
+    log_density: np.ndarray, terms: np.ndarray, efficiency: float
+) -> tuple[float, float]:
+    """log p(y_n | y_−n) of a datum and k̂, from log p(y_n | v_s, θ_s) and ℓ_ns, [S]."""
+    if not (np.isfinite(log_density).all() and np.isfinite(terms).all()):
+        return np.nan, np.inf
+    log_weights, shape = pareto_smoothed(-terms, efficiency)
+    weighted, total = logsumexp([log_weights + log_density, log_weights], axis=1)
+    return float(weighted - total), shape
+
+
+def _efficiency(posterior: Any) -> float:
+    """Effective draws per draw, the mean over all parameters, as ArviZ has it."""
+    draws = arrays_of(posterior)
+    num_chains, num_draws = next(iter(draws.values())).shape[:2]
+    if num_chains == 1:
+        return 1.0
+    sizes: Any = load_arviz().ess(to_arviz(draws), method="mean")
+    each = np.concatenate([np.ravel(sizes[name].values) for name in draws])
+    known = each[np.isfinite(each)]
+    return float(np.mean(known)) / (num_chains * num_draws) if len(known) else 1.0
 
 
 def waic(posterior: Any, site: str | None = None) -> WAIC:
@@ -116,7 +149,7 @@ def waic(posterior: Any, site: str | None = None) -> WAIC:
 
     Watanabe (2010), as in Vehtari, Gelman & Gabry (2017, eqs 11 and 12), by ArviZ
     before version 1.0, which no longer has it. Prefer :func:`loo`, which shows where it
-    fails.
+    fails, and is right for few inducing inputs too.
 
     Args:
         posterior: What ``gp.sample(..., log_likelihood=True)`` returns.
@@ -177,8 +210,3 @@ def _by_arviz(criterion: Any, posterior: Any, site: str, values: np.ndarray) -> 
         # About Pareto shapes, which are returned, and large variances of terms.
         warnings.simplefilter("ignore")
         return criterion(alone, pointwise=True)
-
-
-def _first(found: Any, *names: str) -> Any:
-    """A field whose name differs between the two ArviZ versions."""
-    return next(getattr(found, name) for name in names if hasattr(found, name))

@@ -221,15 +221,14 @@ def heavy_weights(run: Run) -> list[Finding]:
     """Data whose LOO weights have heavy tails, or no weights at all."""
     if isinstance(run.posterior, dict):
         return []
-    sites = group(run.posterior, "log_likelihood").items()
-    return [
-        finding for site, values in sites for finding in _weights(run, site, values)
-    ]
+    sites = group(run.posterior, "log_likelihood")
+    return [finding for site in sites for finding in _weights(run, site)]
 
 
-def _weights(run: Run, site: str, values: np.ndarray) -> list[Finding]:
-    """Findings for one observed site, from its terms [chains, draws, ...]."""
-    undefined = np.flatnonzero(~np.isfinite(values).all(axis=(0, 1)))
+def _weights(run: Run, site: str) -> list[Finding]:
+    """Findings for one observed site."""
+    found = loo(run.posterior, site)
+    undefined = np.flatnonzero(np.isnan(found.pointwise))
     if len(undefined):
         return [
             Finding(
@@ -241,14 +240,6 @@ def _weights(run: Run, site: str, values: np.ndarray) -> list[Finding]:
                 ),
             )
         ]
-    outliers = (
-        "a held-out set for these; they may also be outliers that the likelihood does "
-        "not expect."
-    )
-    try:
-        found = loo(run.posterior, site)
-    except ValueError as error:  # of ArviZ 1.0, where the largest weights are equal
-        return [Finding(f"LOO of site '{site}' is undefined: {error}.", outliers)]
     bad = np.flatnonzero(~(found.pareto_k <= found.good_k))
     if not len(bad):
         return []
@@ -257,7 +248,8 @@ def _weights(run: Run, site: str, values: np.ndarray) -> list[Finding]:
             f"LOO of site '{site}' cannot be trusted at {_some(bad)}, where the Pareto "
             f"shape is above {found.good_k:.2g}, the limit for "
             f"{run.num_chains * run.num_draws} draws.",
-            outliers,
+            "a held-out set for these; they may also be outliers that the likelihood "
+            "does not expect.",
         )
     ]
 

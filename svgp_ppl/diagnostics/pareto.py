@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["good_shape", "pareto_shape", "smoothed"]
+__all__ = ["good_shape", "pareto_shape", "pareto_smoothed", "smoothed"]
 
 _FEWEST_IN_TAIL = 5
 _EQUAL = 0.1  # nats between the largest and the smallest weight
@@ -20,11 +20,7 @@ def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
     Args:
         log_weights: log p(y, v) − log q(v) of S draws from q(v), up to a constant.
     """
-    x = np.asarray(log_weights, np.float64)
-    if np.max(x) - np.min(x) < _EQUAL:
-        return -np.inf
-    tail, _ = _tail_of(x)
-    return _fitted(tail)[0] if len(tail) >= _FEWEST_IN_TAIL else np.inf
+    return pareto_smoothed(log_weights)[1]
 
 
 def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
@@ -36,27 +32,39 @@ def smoothed(log_weights: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
     Args:
         log_weights: Log weights of S draws, up to a constant; −∞ leaves a draw out.
     """
+    return pareto_smoothed(log_weights)[0]
+
+
+def pareto_smoothed(
+    log_weights: Float[np.ndarray, " S"], efficiency: float = 1.0
+) -> tuple[Float[np.ndarray, " S"], float]:
+    """:func:`smoothed` and :func:`pareto_shape` of the same weights.
+
+    Args:
+        log_weights: Log weights of S draws.
+        efficiency: Effective draws per draw of a chain, for the size of the tail.
+    """
     x = np.asarray(log_weights, np.float64) - np.max(log_weights)
-    if len(x) < 2:
-        return x
-    tail, cutoff = _tail_of(x)
-    if np.min(x) > -_EQUAL or len(tail) < _FEWEST_IN_TAIL:
-        return x
+    if np.min(x) > -_EQUAL:
+        return x, -np.inf
+    tail, cutoff = _tail_of(x, efficiency)
+    if len(tail) < _FEWEST_IN_TAIL:
+        return x, np.inf
     k, sigma = _fitted(tail)
     p = (np.arange(len(tail)) + 0.5) / len(tail)
     quantiles = -np.log1p(-p) if k == 0 else np.expm1(-k * np.log1p(-p)) / k
     in_tail = np.argsort(x)[len(x) - len(tail) :]
     x[in_tail] = np.minimum(np.log(sigma * quantiles + np.exp(cutoff)), 0.0)
-    return x
+    return x, k
 
 
-def _tail_of(x: np.ndarray) -> tuple[np.ndarray, float]:
+def _tail_of(x: np.ndarray, efficiency: float) -> tuple[np.ndarray, float]:
     """Excess of the largest weights over a cutoff, sorted; and the log of the cutoff.
 
     The largest weight is 1.
     """
-    x = np.sort(x) - np.max(x)
-    size = int(np.ceil(min(len(x) / 5, 3 * np.sqrt(len(x)))))
+    x = np.sort(x)
+    size = int(np.ceil(min(len(x) / 5, 3 * np.sqrt(len(x) / efficiency))))
     cutoff = max(x[-size - 1], np.log(np.finfo(np.float64).tiny))
     return np.exp(x[x > cutoff]) - np.exp(cutoff), cutoff
 

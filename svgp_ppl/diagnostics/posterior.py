@@ -2,7 +2,7 @@
 
 Draws are a dict from names to arrays [chains, draws, ...] or the ArviZ object made of
 them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
-:func:`to_arviz` and what it returns know which (and ``loo`` two names of a field).
+:func:`to_arviz` and what it returns know which.
 """
 
 import warnings
@@ -15,6 +15,7 @@ from svgp_ppl.diagnostics.kept import kept_by
 
 __all__ = [
     "ARVIZ_GROUPS",
+    "EXPECTED",
     "add_groups",
     "arrays_of",
     "group",
@@ -31,11 +32,15 @@ __all__ = [
 _SITE = "site"
 _SAMPLED_AXES = ("chain", "draw")
 
+# The group of E log p(y_n | f_n), which ArviZ does not know.
+EXPECTED = "expected_log_likelihood"
+
 # Those that checks of a model make; what a fit was drawn to comes first.
 ARVIZ_GROUPS = (
     "posterior",
     "posterior_predictive",
     "log_likelihood",
+    EXPECTED,
     "prior",
     "prior_predictive",
     "observed_data",
@@ -62,6 +67,7 @@ def to_arviz(
     observed_data: Mapping[str, Any] | None = None,
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: Mapping[str, Any] | None = None,
+    expected_log_likelihood: Mapping[str, Any] | None = None,
     posterior_predictive: Mapping[str, Any] | None = None,
     prior: Mapping[str, Any] | None = None,
     prior_predictive: Mapping[str, Any] | None = None,
@@ -80,6 +86,8 @@ def to_arviz(
         observed_data: The data conditioned on, arrays by name.
         constant_data: Inputs and frozen parameters, arrays by name.
         log_likelihood: Arrays [chains, draws, data...] by name of the observed site.
+        expected_log_likelihood: The same of the terms of the density that the draws are
+            of, where these are other ones (:func:`loo`).
         posterior_predictive: Data drawn given the draws, [chains, draws, data...].
         prior: Draws of the prior, arrays [chains, draws, ...] by name.
         prior_predictive: Data drawn given those, [chains, draws, data...].
@@ -107,6 +115,7 @@ def to_arviz(
         "posterior": draws,
         "sample_stats": sample_stats,
         "log_likelihood": log_likelihood,
+        EXPECTED: expected_log_likelihood,
         "posterior_predictive": posterior_predictive,
         "prior": prior,
         "prior_predictive": prior_predictive,
@@ -120,8 +129,11 @@ def to_arviz(
         for name, content in groups.items()
         if content is not None
     }
-    sampled = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
-    for together in (sampled, ("prior", "prior_predictive")):
+    of_data = ("log_likelihood", EXPECTED, "posterior_predictive")
+    for together in (
+        ("posterior", "sample_stats", *of_data),
+        ("prior", "prior_predictive"),
+    ):
         _check_leading_axes({k: v for k, v in arrays.items() if k in together})
 
     arviz = load_arviz()
@@ -131,14 +143,25 @@ def to_arviz(
         if draws is None:  # one position per chain is intended
             warnings.filterwarnings("ignore", "More chains .* than draws")
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")
-        if int(arviz.__version__.split(".")[0]) < 1:
-            result = build(**arrays, coords=coords, dims=dims, **saved)
-            _restore_numbers(result, arrays)
-        else:
-            result = _as_tree(build, arrays, coords or {}, dims or {}, saved)
+        is_old = int(arviz.__version__.split(".")[0]) < 1
+        make = _as_inference_data if is_old else _as_tree
+        result = make(build, arrays, coords or {}, dims or {}, saved)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)
+    return result
+
+
+def _as_inference_data(
+    build: Any, arrays: dict, coords: Any, dims: Any, saved: dict
+) -> Any:
+    """An ``InferenceData``, whose ``from_dict`` does not take groups of others."""
+    known = {name: held for name, held in arrays.items() if name != EXPECTED}
+    result = build(**known, coords=coords, dims=dims, **saved)
+    if EXPECTED in arrays:
+        other = build(log_likelihood=arrays[EXPECTED], coords=coords, dims=dims)
+        result[EXPECTED] = other["log_likelihood"]
+    _restore_numbers(result, arrays)
     return result
 
 

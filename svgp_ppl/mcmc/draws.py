@@ -17,7 +17,12 @@ from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.observations.observed import known_part, known_terms, log_probability
+from svgp_ppl.observations.observed import (
+    LogLikelihoods,
+    known_part,
+    log_likelihood_groups,
+    log_likelihoods,
+)
 from svgp_ppl.rows import in_batches
 from svgp_ppl.runtime.compilation import call
 
@@ -51,8 +56,9 @@ def as_arviz(
     groups: dict[str, Any]
     if chains.stats:
         draws = _constrained(key, target, start, chains.draws)
-        likelihoods = _unless_interrupted(target, draws) if log_likelihood else None
-        groups = {"sample_stats": chains.stats, "log_likelihood": likelihoods}
+        groups = {"sample_stats": chains.stats}
+        if log_likelihood:
+            groups |= _unless_interrupted(target, draws)
     else:
         draws, last = None, jax.tree.map(lambda leaf: leaf[:, None], chains.position)
         groups = {"warmup_posterior": _constrained(key, target, start, last)}
@@ -98,8 +104,8 @@ def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
     return _over_draws(of_draw, made_of, (draws, chain, number), given)
 
 
-def _unless_interrupted(target: Target, draws: dict) -> dict[str, np.ndarray] | None:
-    """The log likelihoods; None after an interrupt, which must not cost the draws."""
+def _unless_interrupted(target: Target, draws: dict) -> dict[str, dict]:
+    """The log likelihoods; none after an interrupt, which must not cost the draws."""
     try:
         return _log_likelihoods(target, draws)
     except KeyboardInterrupt:
@@ -108,11 +114,11 @@ def _unless_interrupted(target: Target, draws: dict) -> dict[str, np.ndarray] | 
             "by gp.log_likelihood(key, model, draws, x, y, add_to=draws).",
             stacklevel=4,
         )
-        return None
+        return {}
 
 
-def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
-    """log p(y_n | v, θ) of every draw, without the data that a mask leaves out."""
+def _log_likelihoods(target: Target, draws: dict) -> dict[str, dict]:
+    """The two groups of terms, without the data that a mask leaves out."""
 
     def of_draw(values: dict, data: Any) -> dict:
         args, kwargs = target.combine(data.arrays)
@@ -120,16 +126,22 @@ def _log_likelihoods(target: Target, draws: dict) -> dict[str, np.ndarray]:
         def at_noise(key):
             model = target.with_noise(key, data.params)
             sites = trace_of(model, args, kwargs, values=values)
-            return {n: log_probability(sites[n]) for n in target.observed}
+            return {n: log_likelihoods(sites[n]) for n in target.observed}
 
         each = jax.vmap(at_noise)(data.noise_keys)
-        return {n: logsumexp(v, axis=0) - jnp.log(len(v)) for n, v in each.items()}
+        return {name: _over_noise(terms) for name, terms in each.items()}
 
     found = _over_draws(
         of_draw, ("log likelihood", *target.made_of), draws, target.data
     )
-    data = target.observed
-    return {n: known_terms(value, data[n], leading=2) for n, value in found.items()}
+    return log_likelihood_groups(found, target.observed)
+
+
+def _over_noise(terms: LogLikelihoods) -> LogLikelihoods:
+    """The mean of the density, and that of the terms, as in the log density."""
+    density, expected = terms
+    mean = logsumexp(density, axis=0) - jnp.log(len(density))
+    return LogLikelihoods(mean, jnp.mean(expected, axis=0))
 
 
 def _over_draws(function: Callable, made_of: tuple, draws: Any, data: Any) -> Any:

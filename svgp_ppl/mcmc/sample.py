@@ -89,8 +89,9 @@ def sample(
             none) is standard normal at any hyperparameters.
             ``"whitened"``: v and the unconstrained hyperparameters, unchanged. None
             takes the first of these that is available (see the page on sampling).
-        log_likelihood: Whether to add log p(y_n | v, θ) of every draw, the group that
-            ``arviz.loo`` reads (log E p(y|f), not the expectation of the bound).
+        log_likelihood: Whether to add log p(y_n | v, θ) = log E p(y|f) of every draw,
+            the group that ``arviz.loo`` reads, and the E log p(y|f) of the log density,
+            ``expected_log_likelihood``, which ``gp.diagnostics.loo`` needs too.
         coords: Labels by dimension of the ArviZ object, such as ``{"data": years}``.
         dims: Names of the dimensions after chain and draw, by variable. By default an
             axis of a plate has the name of the plate.
@@ -105,10 +106,10 @@ def sample(
         An ArviZ object (``InferenceData``, or ``DataTree`` from ArviZ 1.0) with groups
         ``posterior`` (constrained values), ``sample_stats``, ``observed_data``,
         ``constant_data`` (the frozen ``param`` values) and, on request,
-        ``log_likelihood``. After a keyboard interrupt it holds the draws so far; in the
-        warm-up there are none, and instead of ``posterior`` it has the groups
-        ``warmup_posterior`` (the last position of each chain) and
-        ``warmup_sample_stats``.
+        ``log_likelihood`` and ``expected_log_likelihood``. After a keyboard interrupt
+        it holds the draws so far; in the warm-up there are none, and instead of
+        ``posterior`` it has the groups ``warmup_posterior`` (the last position of each
+        chain) and ``warmup_sample_stats``.
 
     Raises:
         ValueError: The model cannot be sampled (says why), a count is not positive, or

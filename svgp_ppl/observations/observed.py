@@ -23,8 +23,8 @@ __all__ = [
     "has_data",
     "known_part",
     "known_rows",
-    "known_terms",
-    "log_probability",
+    "log_likelihood_groups",
+    "log_likelihoods",
     "plate_axes",
     "warn_if_none_counts",
 ]
@@ -77,12 +77,42 @@ def warn_if_none_counts(name: str, mask: Any) -> None:
         )
 
 
-def log_probability(site: dict) -> jax.Array:
-    """log E p(y_n | f_n) of the data of an ``observe`` site, log p(y_n) of others."""
-    expected = expected_of(site)
-    if expected is not None:
-        return expected.log_predictive(site["value"])
-    return site["fn"].log_prob(site["value"])
+class LogLikelihoods(NamedTuple):
+    """The terms of a site, [..., N]; of a site without a latent the same twice.
+
+    Attributes:
+        log_likelihood: log E p(y_n | f_n).
+        expected_log_likelihood: E log p(y_n | f_n), the terms of the log density.
+    """
+
+    log_likelihood: Any
+    expected_log_likelihood: Any
+
+
+def log_likelihoods(site: dict) -> LogLikelihoods:
+    """The terms of the data of a site at one draw."""
+    expected, y = expected_of(site), site["value"]
+    if expected is None:
+        return LogLikelihoods(*2 * [site["fn"].log_prob(y)])
+    return LogLikelihoods(expected.log_predictive(y), expected.log_prob(y))
+
+
+def log_likelihood_groups(
+    terms: dict[str, LogLikelihoods], data: dict[str, Observed]
+) -> dict[str, dict[str, np.ndarray]]:
+    """The groups of an ArviZ object, of the rows with any known entry.
+
+    Args:
+        terms: By site, [chains, draws, N].
+        data: The data by site.
+    """
+    return {
+        group: {
+            name: _of_rows(getattr(of_site, group), data[name], 2)[0]
+            for name, of_site in terms.items()
+        }
+        for group in LogLikelihoods._fields
+    }
 
 
 def draw_of(site: dict, key) -> jax.Array:
@@ -115,11 +145,6 @@ def known_part(values, data: Observed, leading: int = 0) -> np.ndarray:
         return values
     missing = values.ndim - leading - known.ndim
     return np.where(known.reshape(known.shape + (1,) * missing), values, np.nan)
-
-
-def known_terms(values, data: Observed, leading: int = 0) -> np.ndarray:
-    """Log probabilities [..., N] of the rows with any known entry."""
-    return _of_rows(values, data, leading)[0]
 
 
 def _of_rows(values, data: Observed, leading: int) -> tuple[np.ndarray, np.ndarray]:

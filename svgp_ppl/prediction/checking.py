@@ -12,10 +12,12 @@ first; those draws are a group too, so that importance weights and data belong t
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from svgp_ppl.checks import require_count
-from svgp_ppl.observations.observed import log_probability
+from svgp_ppl.observations.observed import (
+    LogLikelihoods,
+    log_likelihood_groups,
+    log_likelihoods,
+)
 from svgp_ppl.prediction.groups import Groups, latent_values
 from svgp_ppl.prediction.posterior import Prior
 
@@ -91,8 +93,8 @@ def log_likelihood(
     """log p(y_n | v, θ) = log E_{p(f_n | v, θ)} p(y_n | f_n) of every draw and datum.
 
     The terms that ``gp.sample(..., log_likelihood=True)`` adds, for fits (v and θ are
-    then drawn from q) and for draws without them: ``arviz.loo`` and ``arviz.compare``
-    read them. LOO of a fit takes q for the posterior: it judges the predictions of the
+    then drawn from q) and for draws without them: ``gp.diagnostics.loo`` and ArviZ read
+    them. LOO of a fit takes q for the posterior: it judges the predictions of the
     fit, and is as good as q is (Magnusson et al. 2019 correct for the difference;
     ``gp.diagnostics.report`` measures it).
 
@@ -111,17 +113,18 @@ def log_likelihood(
 
     Returns:
         An ArviZ object with ``log_likelihood``, arrays [chain, draw, N] by observed
-        site, in nats, without the rows that a mask leaves out; and ``observed_data``,
-        ``posterior`` and ``constant_data``.
+        site, in nats, without the rows that a mask leaves out, and the expectations of
+        the log, ``expected_log_likelihood``; and ``observed_data``, ``posterior`` and
+        ``constant_data``.
 
     Raises:
         ValueError: The data are not among the arguments; or as for
             :func:`posterior_predictive`.
 
     Example:
-        >>> import arviz, svgp_ppl as gp
+        >>> import svgp_ppl as gp
         >>> terms = gp.log_likelihood(random.key(2), model, fitted, x, y)
-        >>> expected = arviz.loo(terms)
+        >>> expected = gp.diagnostics.loo(terms)
     """
     run = Groups(key, model, posterior, args, kwargs, num_draws, params, add_to)
     if not run.data:
@@ -130,11 +133,11 @@ def log_likelihood(
             "that of the data, which go after the posterior as they went into the fit."
         )
 
-    def terms(sites: dict[str, dict], key) -> dict[str, jax.Array]:
-        return {name: log_probability(sites[name]) for name in run.data}
+    def terms(sites: dict[str, dict], key) -> dict[str, LogLikelihoods]:
+        return {name: log_likelihoods(sites[name]) for name in run.data}
 
     found = run.over_draws("log likelihood", terms)
-    groups = {"log_likelihood": run.known_terms(found), **run.posterior_groups()}
+    groups = log_likelihood_groups(found, run.data) | run.posterior_groups()
     return run.as_arviz(groups, coords, dims)
 
 

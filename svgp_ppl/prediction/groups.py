@@ -23,7 +23,6 @@ from svgp_ppl.observations.observed import (
     has_data,
     known_part,
     known_rows,
-    known_terms,
     plate_axes,
 )
 from svgp_ppl.prediction.posterior import Prior, Samples, take_posterior
@@ -151,10 +150,6 @@ class Groups:
             n: known_part(v, self.data[n], 2) if n in self.data else v
             for n, v in drawn.items()
         }
-
-    def known_terms(self, terms: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Log probabilities of the known rows of the data, [chains, draws, N]."""
-        return {n: known_terms(v, self.data[n], 2) for n, v in terms.items()}
 
     def posterior_groups(self) -> dict[str, dict]:
         """The draws and the frozen parameters, as groups."""

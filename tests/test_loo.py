@@ -1,0 +1,129 @@
+"""Leave-one-out densities with few inducing inputs, beside those without the datum."""
+
+import arviz
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from jax import random
+from numpy.polynomial.hermite_e import hermegauss
+from numpyro import distributions as dist
+from scipy.special import gammaln, logsumexp
+
+import svgp_ppl as gp
+from svgp_ppl.diagnostics import group, loo, to_arviz
+
+# Inducing inputs further apart than the lengthscale: much of f is left open.
+X = np.linspace(0.0, 1.0, 20)[:, None]
+Z = np.linspace(0.0, 1.0, 5)[:, None]
+RNG = np.random.default_rng(0)
+SD = 0.2
+
+
+def kernel(a, b):
+    return np.exp(-0.5 * np.square((a - b.T) / 0.2))
+
+
+def given_whitened():
+    """f_n given v is N(a_n · v, c_n): a [N, M], c [N]."""
+    root = np.linalg.cholesky(kernel(Z, Z))
+    a = np.linalg.solve(root, kernel(Z, X)).T
+    return a, 1.0 - np.sum(a**2, axis=1)
+
+
+def gaussian(x, y=None):
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.2), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(SD), f(x), obs=y)
+
+
+def test_loo_of_a_fit_is_that_of_the_other_data():
+    """The optimal q(v) ∝ N(v; 0, I) Π N(y_n; a_n·v, σ²), Titsias (2009, eq. 10)."""
+    y = np.sin(6 * X[:, 0]) + SD * RNG.normal(size=len(X))
+    a, c = given_whitened()
+
+    def without(n):
+        rest = np.arange(len(X)) != n
+        covariance = np.linalg.inv(np.eye(len(Z)) + a[rest].T @ a[rest] / SD**2)
+        mean = covariance @ a[rest].T @ y[rest] / SD**2
+        variance = a[n] @ covariance @ a[n] + c[n] + SD**2
+        density = dist.Normal(a[n] @ mean, np.sqrt(variance)).log_prob(y[n])
+        return float(density)
+
+    exactly = {"optimizer": gp.natural_gradient(1.0), "num_steps": 2}
+    fitted = gp.fit(random.key(0), gaussian, None, X, y, **exactly, progress=False)
+    draws = gp.log_likelihood(random.key(1), gaussian, fitted, X, y, num_draws=20_000)
+    found = loo(draws)
+    exact = np.array([without(n) for n in range(len(X))])
+    assert np.all(found.pareto_k < found.good_k)
+    np.testing.assert_allclose(found.pointwise, exact, atol=0.03)
+    # With the weights 1/p of a density without the expectation of the log:
+    held = {name: group(draws, name) for name in ("posterior", "log_likelihood")}
+    other = loo(to_arviz(held["posterior"], log_likelihood=held["log_likelihood"]))
+    assert other.elpd - exact.sum() > 5 * abs(found.elpd - exact.sum())
+
+
+def test_loo_of_draws_is_that_of_the_other_data():
+    """Counts, and one inducing input, so that the densities are sums over a grid."""
+    x, z, y = np.array([[0.0], [0.2], [0.4], [0.6]]), np.zeros((1, 1)), [2.0, 4, 2, 1]
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.4), z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    a = np.exp(-0.5 * (x[:, 0] / 0.4) ** 2)
+    c, v = 1 - a**2, np.linspace(-6, 6, 2001)
+    mean, y = np.outer(v, a), np.array(y)
+    terms = y * mean - np.exp(mean + c / 2) - gammaln(y + 1)  # E log p, exactly
+    nodes, weights = hermegauss(80)
+    f = mean[..., None] + np.sqrt(c)[:, None] * nodes
+    density = y[:, None] * f - np.exp(f) - gammaln(y + 1)[:, None]
+    density = logsumexp(density, b=weights / weights.sum(), axis=-1)
+    whole = -(v**2) / 2 + terms.sum(axis=1)
+    rest = whole[:, None] - terms
+    exact = logsumexp(rest + density, axis=0) - logsumexp(rest, axis=0)
+
+    draws = gp.sample(
+        random.key(0),
+        model,
+        x,
+        jnp.asarray(y),
+        num_chains=2,
+        num_warmup=200,
+        num_samples=4000,
+        log_likelihood=True,
+        progress=False,
+    )
+    found = loo(draws)
+    assert np.all(found.pareto_k < found.good_k)
+    np.testing.assert_allclose(found.pointwise, exact, atol=0.05)
+    held = group(draws, "posterior")["f"][..., 0]
+    kept = group(draws, "expected_log_likelihood")["y"]
+    at = np.interp(held, v, terms[:, 1])
+    np.testing.assert_allclose(kept[..., 1], at, atol=2e-3)
+
+
+def test_terms_stay_with_their_draws(tmp_path):
+    shape = (2, 50, 3)
+    density = RNG.normal(size=shape)
+    terms = {"y": density - RNG.gamma(1.0, size=shape)}
+    held = {"log_likelihood": {"y": density}, "expected_log_likelihood": terms}
+    draws = to_arviz({"v": RNG.normal(size=shape[:2])}, **held)
+    draws.to_netcdf(tmp_path / "draws.nc")
+    assert loo(arviz.from_netcdf(tmp_path / "draws.nc")).elpd == loo(draws).elpd
+    thinned = draws.sel(draw=slice(None, None, 2))
+    assert np.isfinite(loo(thinned).elpd)
+    thinned["expected_log_likelihood"] = draws["expected_log_likelihood"]
+    with pytest.raises(ValueError, match=r"select or change the draws of both"):
+        loo(thinned)
+
+
+def test_a_datum_without_a_finite_term_has_no_density():
+    density = np.zeros((2, 50, 3))
+    terms = density + RNG.normal(size=density.shape)
+    terms[1, 7, 2] = -np.inf
+    held = {"log_likelihood": {"y": density}, "expected_log_likelihood": {"y": terms}}
+    found = loo(to_arviz({"v": RNG.normal(size=(2, 50))}, **held))
+    assert np.isnan(found.pointwise).tolist() == [False, False, True]
+    assert found.pareto_k[2] == np.inf
