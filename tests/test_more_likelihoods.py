@@ -473,6 +473,17 @@ def test_slopes_where_successes_and_failures_are_as_many():
         np.testing.assert_allclose(jax.grad(function)(at), slope, rtol=1e-6)
 
 
+@both_precisions
+def test_degrees_of_freedom(precision):
+    """Few and many, and on either side of where Stirling's series takes over."""
+    df = np.concatenate([np.linspace(0.25, 80.0, 320), np.geomspace(100.0, 1e8, 25)])
+    df = np.float32(df).astype(float)
+    found = lk.StudentT(df, 0.5)(jnp.zeros(len(df))).log_prob(1.0)
+    expected = stats.t.logpdf(1.0, df, scale=0.5)
+    atol = 3e-6 if precision == 32 else 2e-10
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=atol)
+
+
 SHARE = np.repeat([1e-4, 0.01, 0.5, 0.7, 0.999], 3)
 LARGE = {  # the likelihood, data about the mean, log p, and the variance of log data
     "Binomial": lambda n: (

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import betaln
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
@@ -20,6 +19,7 @@ from svgp_ppl.expectations.predictive import (
     log_average_by_trapezoid,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.stirling import stirling_error
 from svgp_ppl.likelihoods.values import Value, as_float
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -200,9 +200,11 @@ class _StudentT(dist.StudentT):
 
 
 def _log_peak(df: Value, scale: Value) -> Array:
-    # p(y|y) = 1 / (s √df B(df/2, 1/2)), instead of two log Γ that nearly cancel.
-    df = 1.0 * jnp.asarray(df)
-    return -betaln(0.5 * df, 0.5) - 0.5 * jnp.log(df) - jnp.log(scale)
+    # log p(y|y) = log Γ(a + ½)/Γ(a) − ½ log 2πa − log s with a = df/2, by Stirling's
+    # log Γ(x) = (x − ½) log x − x + ½ log 2π + δ(x): nothing cancels.
+    a = 0.5 * jnp.asarray(df)
+    departure = a * jnp.log1p(0.5 / a) - 0.5 + stirling_error(a + 0.5)
+    return departure - stirling_error(a) - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(scale)
 
 
 @closed_form_expectation.register
