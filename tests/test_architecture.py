@@ -211,6 +211,7 @@ MAY_IMPORT = {
         "mcmc.pathfinder",
         "mcmc.samplers",
         "mcmc.target",
+        "runtime",
         "variational",
     },
     "mcmc.draws": {

@@ -75,6 +75,26 @@ def test_another_key_starts_elsewhere_whoever_has_used_the_guide(num_rows):
     np.testing.assert_array_equal(losses(0, guide), first)
 
 
+def test_other_data_start_elsewhere_whoever_has_used_the_guide():
+    """A prior with the mean of the data, which no step of the first fit comes near."""
+
+    def centred(x, y=None):
+        level = numpyro.sample("level", dist.Normal(jnp.mean(y), 1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), COUNTS_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(1.0), f(x) + level, obs=y)
+
+    def start(y, guide):
+        options = {"optimizer": optax.sgd(0.0), "num_steps": 1, "progress": False}
+        found = gp.fit(random.key(KEY), centred, guide, COUNTS_X, y, **options)
+        return float(found.params["level_auto_loc"])
+
+    guide = gp.AutoGaussian(centred)
+    first = start(COUNTS_Y, guide)
+    assert start(COUNTS_Y + 100.0, guide) == pytest.approx(first + 100.0)
+    assert start(COUNTS_Y, guide) == first
+
+
 @pytest.mark.thorough
 def test_parts_of_a_guide_start_with_the_key():
     def guides():

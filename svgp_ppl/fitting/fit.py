@@ -202,7 +202,7 @@ def _set_up(steps: Steps, key, init) -> None:
     """Let the guide run the model, with the same key as in NumPyro's ``SVI.init``."""
     key = random.split(key, 3)[2]
     if init is None:
-        start_anew(steps.given_guide, key)
+        start_anew(steps.given_guide, key, *steps.data.first())
     set_up(steps.guide, key, *steps.data.first())
 
 

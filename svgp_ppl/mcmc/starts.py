@@ -8,12 +8,13 @@ from jax import random
 
 from svgp_ppl.guides.fitted import Guide, guide_and_params
 from svgp_ppl.mcmc.affine import Coordinates, plain_coordinates
-from svgp_ppl.mcmc.chains.checkpoints import RunFile, digest
+from svgp_ppl.mcmc.chains.checkpoints import RunFile
 from svgp_ppl.mcmc.coordinates import Start, fitted_start, joint_start
 from svgp_ppl.mcmc.laplace import Curvature
 from svgp_ppl.mcmc.pathfinder import Pathfinder
 from svgp_ppl.mcmc.samplers.sampler import Sampler, UsesPrior, is_biased
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.runtime.digests import digest
 from svgp_ppl.variational.sites import Sites
 
 __all__ = ["Origin", "coordinates_to_try", "origin_of", "start_of"]

@@ -7,7 +7,6 @@ drawn.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from svgp_ppl.mcmc.chains.phases import Phase, Phases, Start, joined
 from svgp_ppl.runtime.checkpoints import Checkpoint, Stored, read, restored, write
 from svgp_ppl.runtime.compilation import call
+from svgp_ppl.runtime.digests import as_numbers, digest
 
-__all__ = ["Reached", "Rows", "RunFile", "digest", "facts_of"]
+__all__ = ["Reached", "Rows", "RunFile", "facts_of"]
 
 _UNSAVED = "the chains go on, and their draws are returned at the end."
 _REFUSED = (
@@ -261,7 +260,7 @@ def facts_of(
         "num_warmup": num_warmup,
         "num_chains": len(leaves[0]),
         "precision": str(np.asarray(logdensity).dtype),
-        "key": np.asarray(_plain(key)).tolist(),
+        "key": np.asarray(as_numbers(key)).tolist(),
         "plain arguments": repr(options),
         "data": digest(data),
         "log density": np.asarray(logdensity, float).tolist(),
@@ -315,22 +314,3 @@ def _require_same(found: dict[str, Any], facts: dict[str, Any], refusal: str) ->
             if name in _OF_MODEL:
                 plain += ", so its model is another one"
             raise ValueError(refusal.format(words.get(name, plain)))
-
-
-def digest(data: Any) -> str:
-    """What distinguishes arrays: names, shapes, types and contents."""
-    found = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]:
-        leaf = np.ascontiguousarray(_plain(leaf))
-        name = f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}"
-        found.update(name.encode())
-        found.update(leaf.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    """An array of NumPy; for random keys their numbers."""
-    leaf = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.atleast_1d(np.asarray(leaf))
