@@ -19,6 +19,7 @@ __all__ = [
     "drawn_rows",
     "first_rows",
     "latents_of_rows",
+    "numbered_rows",
     "require_all_rows",
     "require_batch_plate",
     "require_fitting_plates",
@@ -97,6 +98,26 @@ class first_rows(Messenger):
             # A concrete array, so that the data it selects can be read.
             with jax.ensure_compile_time_eval():
                 msg["value"] = jnp.asarray(np.arange(rows))
+
+
+class numbered_rows(Messenger):
+    """A NumPyro handler: plates that take so many rows say that they are these.
+
+    Args:
+        fn: Model or guide.
+        numbers: The numbers, maybe traced.
+    """
+
+    def __init__(self, fn: Callable, numbers: Any):
+        self.numbers = numbers
+        super().__init__(fn)
+
+    def process_message(self, msg: Any) -> None:
+        """Give a plate its rows."""
+        if msg["type"] == "plate":
+            size, rows = msg["args"]
+            if (size if rows is None else rows) == len(self.numbers):
+                msg["value"] = self.numbers
 
 
 def require_fitting_plates(name: str, num_data: int) -> None:

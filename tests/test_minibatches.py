@@ -184,6 +184,51 @@ def test_rows_of_the_plate_are_rows_of_the_batch(still):
     np.testing.assert_allclose(again.losses, still[0].losses[:3], rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "jax", "param", "in a plate", "guide"])
+def test_rows_of_the_plate_are_no_rows_of_other_arrays(kind):
+    # The first B of all rows at every step, beside other rows of x and y.
+    offset = np.linspace(0.0, 1.0, N)
+
+    def of_rows(rows):
+        if kind == "numpy":
+            return offset[rows]
+        if kind == "in a plate":  # which takes its rows of a param by itself
+            return numpyro.param("offset", offset, event_dim=0)
+        if kind == "param":
+            return numpyro.param("offset", jnp.asarray(offset))[rows + 0]
+        return jnp.asarray(offset)[rows] if kind == "jax" else 0.0
+
+    def indexed(x, y=None, num_data=None, weight=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.8, 1.0), Z)
+        with numpyro.plate("data", N, subsample_size=len(x)) as rows:
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + of_rows(rows), obs=y)
+
+    def guide(x, y=None, num_data=None):
+        numpyro.sample("f", dist.Normal(jnp.zeros(6), 1.0).to_event(1))
+        with numpyro.plate("data", N, subsample_size=len(x)) as rows:
+            numpyro.deterministic("some", numpyro.param("own", offset)[rows])
+
+    own = {"guide": guide} if kind == "guide" else {}
+    with pytest.raises(ValueError, match=r"(?s)within a batch, 0 to 19.*arange\(120\)"):
+        fit(model=indexed, num_steps=3, **own)
+
+
+def test_rows_among_the_arguments_are_rows_of_other_arrays():
+    offset = jnp.linspace(0.0, 1.0, N)
+
+    def indexed(x, y=None, row=None, num_data=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.8, 1.0), Z)
+        level = numpyro.param("level", offset)[row]
+        with numpyro.plate("data", N, subsample_size=len(x)) as rows:
+            more = jnp.take(offset, row[rows])
+            gp.observe("y", gp.likelihoods.Poisson(), f(x) + level + more, obs=y)
+
+    options = {"model": indexed, "optimizer": optax.sgd(0.0), "row": np.arange(N)}
+    batches = fit(num_steps=6, **options)
+    whole = fit(num_steps=1, batch_size=None, **options)
+    np.testing.assert_allclose(np.mean(batches.losses), whole.losses[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("precision", [32], indirect=True)
 def test_a_plateau_is_seen_through_the_noise(precision, capfd, tmp_path):
     # Twelve steps are two epochs, whose mean is that of any two, to rounding.

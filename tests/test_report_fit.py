@@ -433,6 +433,22 @@ def test_many_rows_are_represented_by_some():
     assert "; 1500 rows; " in found.summary  # each has a value of its own
 
 
+def test_all_rows_are_seen_where_a_plate_takes_them_of_another_array():
+    # Of some rows, numbered from 0, they would be the first ones of that array.
+    x = np.random.default_rng(1).uniform(0.0, 6.0, (1500, 1))
+    offset = jnp.sin(x[:, 0])
+
+    def of_offset(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), grid(0.0, 6.0, 5))
+        with numpyro.plate("data", len(x)) as rows:
+            gp.observe("y", gp.likelihoods.Gaussian(0.5), f(x) + offset[rows], obs=y)
+
+    q = {"auto_f_loc": np.zeros(5), "auto_f_scale_tril": np.eye(5)}
+    fit = made(of_offset, gp.AutoGaussian, q, x, offset)
+    site = fitted_of(fit, x, offset).facts.sites["y"]
+    np.testing.assert_allclose(site.score, np.zeros((1500, 1)), atol=1e-8)
+
+
 @pytest.mark.parametrize("num_others", [60, 1000])
 def test_rows_of_a_site_that_are_all_seen_stand_for_themselves(num_others):
     """Of 4000 rows a thousand are seen, and of the other site all."""

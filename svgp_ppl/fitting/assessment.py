@@ -22,7 +22,11 @@ from numpyro.infer.autoguide import AutoGuide
 from svgp_ppl.diagnostics.fitted import Facts, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
 from svgp_ppl.elbo import require_data
-from svgp_ppl.fitting.checks import require_shared_latents, require_valid_rows
+from svgp_ppl.fitting.checks import (
+    require_shared_latents,
+    require_valid_rows,
+    takes_other_rows,
+)
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.observations import (
     inputs_of,
@@ -139,6 +143,8 @@ class _Assessment:
         try:
             look(run, *some.first(), random.key(_SEED), self.params)
         except ValueError:
+            return
+        if takes_other_rows(of_some, some, self.params, random.key(_SEED)):
             return
         self.rows, self.num_seen, self.model = some, size, of_some
         self.guide = all_rows(first_rows(fit.guide, self.num_rows))

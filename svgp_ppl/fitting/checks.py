@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from numpyro.infer import TraceGraph_ELBO
 from numpyro.infer.autoguide import AutoGuide
@@ -24,9 +25,15 @@ from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrap
 from svgp_ppl.input_columns import columns_of
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
-from svgp_ppl.plates import first_rows, latents_of_rows, require_batch_plate, subsampled
+from svgp_ppl.plates import (
+    first_rows,
+    latents_of_rows,
+    numbered_rows,
+    require_batch_plate,
+    subsampled,
+)
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
-from svgp_ppl.runtime.dependence import inputs_read
+from svgp_ppl.runtime.dependence import inputs_read, lengths_indexed
 
 __all__ = [
     "Facts",
@@ -34,6 +41,7 @@ __all__ = [
     "require_deterministic",
     "require_shared_latents",
     "require_valid_rows",
+    "takes_other_rows",
 ]
 
 # Rows that are checked together before a fit with minibatches.
@@ -82,10 +90,53 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         return Facts(*found, has_earlier_data), computed
 
     found, computed = inspected(facts, key, start.params)
+    if isinstance(steps.data, Minibatches):
+        _require_rows_of_batch(steps, steps.data, start, key)
     if isinstance(steps.given_guide, AutoGuide):
         for name in computed:
             _require_fixed_support(name, steps, start, key)
     return found
+
+
+def takes_other_rows(function: Callable, data: Minibatches, params, key) -> bool:
+    """Whether rows of a plate are taken of an array of all data that is no argument.
+
+    They are numbers within a batch, and would be the first rows of that array.
+
+    Args:
+        function: Model or guide.
+        data: The batches.
+        params: Values at ``param`` sites, by name.
+        key: Random key.
+    """
+
+    def run(numbers, arrays) -> None:
+        seen = numbered_rows(function, numbers)
+        trace_of(seen, *data.at(arrays, 0), key=key, values=params)
+
+    if data.batch_size == data.num_rows:
+        return False
+    numbers = np.arange(data.batch_size)
+    try:
+        traced = jax.make_jaxpr(run)(numbers, data.block(0, 1, 1))
+    except jax.errors.TracerArrayConversionError:  # they index an array of NumPy
+        return True
+    return data.num_rows in lengths_indexed(traced.jaxpr)
+
+
+def _require_rows_of_batch(steps: Steps, data: Minibatches, start: Start, key) -> None:
+    """Refuse a model or guide that takes other rows of an array than those of x."""
+    for name in ("model", "guide"):
+        function = getattr(steps, f"given_{name}")
+        if takes_other_rows(function, data, start.params, key):
+            size, last = data.num_rows, data.batch_size - 1
+            raise ValueError(
+                f"the rows that a plate of all {size} data gives are numbers within a "
+                f"batch, 0 to {last}, and the {name} takes them of an array that is no "
+                "argument: its first rows, at every step. Pass the array as an "
+                "argument, which is cut into batches like x; of a site or a param take "
+                f"[row], with np.arange({size}) as the argument row."
+            )
 
 
 def _ends(site: dict) -> list[Tracer]:

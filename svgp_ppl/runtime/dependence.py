@@ -1,8 +1,12 @@
 """Which inputs the outputs of traced operations depend on."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Literal
 
-__all__ = ["inputs_read"]
+__all__ = ["inputs_read", "lengths_indexed"]
 
 
 def inputs_read(jaxpr: Jaxpr) -> list[bool]:
@@ -16,3 +20,44 @@ def inputs_read(jaxpr: Jaxpr) -> list[bool]:
         if any(v in needed for v in equation.outvars):
             needed |= {v for v in equation.invars if not isinstance(v, Literal)}
     return [v in needed for v in jaxpr.invars]
+
+
+def lengths_indexed(jaxpr: Jaxpr) -> set[int]:
+    """Lengths of the axes that the first input indexes, in arrays not made of others.
+
+    What has been indexed is no index itself: of ``a[b[i]]``, i indexes b alone.
+    """
+    first, *others = jaxpr.invars
+    found: set[int] = set()
+    _follow(jaxpr, {first}, set(others), found)
+    return found
+
+
+def _follow(jaxpr: Any, indices: set, others: set, found: set[int]) -> None:
+    """Add what the operations compute of indices and of others to these sets."""
+
+    def any_of(known: set, variables: Iterable[Any]) -> bool:
+        return any(not isinstance(v, Literal) and v in known for v in variables)
+
+    for operation in jaxpr.eqns:
+        given, made = operation.invars, operation.outvars
+        inner = getattr(operation.params.get("jaxpr"), "jaxpr", None)
+        if inner is not None and len(inner.invars) == len(given):  # a compiled function
+            own_indices, own_others = (
+                {own for own, v in zip(inner.invars, given) if any_of(known, [v])}
+                for known in (indices, others)
+            )
+            _follow(inner, own_indices, own_others, found)
+            for known, own in ((indices, own_indices), (others, own_others)):
+                results = zip(made, inner.outvars)
+                known |= {v for v, result in results if any_of(own, [result])}
+            continue
+        if any_of(others, given):
+            others |= set(made)
+        if operation.primitive.name == "gather":
+            array, index = given
+            if any_of(indices, [index]) and not any_of(others, [array]):
+                axes = operation.params["dimension_numbers"].start_index_map
+                found |= {array.aval.shape[axis] for axis in axes}
+        elif any_of(indices, given):
+            indices |= {v for v in made if jnp.issubdtype(v.aval.dtype, jnp.integer)}
