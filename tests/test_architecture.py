@@ -92,6 +92,7 @@ MAY_IMPORT = {
         "keys",
         "observations",
         "plates",
+        "rows",
         "runtime",
         "variational",
     },

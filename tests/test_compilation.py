@@ -86,6 +86,26 @@ def test_a_first_fit_compiles_few_programs_and_a_second_none():
     assert compilations(lambda: fit(make_model()))[1] == 0
 
 
+def test_fits_of_other_data_are_not_traced_again(monkeypatch):
+    model, lowered, of = make_model(), [], compilation._lowered
+
+    def counted(function, *args):
+        lowered.append(function.__qualname__)
+        return of(function, *args)
+
+    monkeypatch.setattr(compilation, "_lowered", counted)
+    options = {"num_steps": 20, "progress": False}
+    for guide in ([], [gp.AutoGaussian(model)]):
+        gp.fit(random.key(0), model, *guide, COUNTS_X, COUNTS_Y, **options)
+        assert any(name.startswith("Steps") for name in lowered)
+        lowered.clear()
+        gp.fit(random.key(0), model, *guide, *OTHER.values(), **options)
+        # Without a guide there is a new one, which looks for its point estimates.
+        assert not any(name.startswith("Steps") for name in lowered)
+        assert len(lowered) == (not guide)
+        lowered.clear()
+
+
 def test_a_second_sample_compiles_nothing(monkeypatch):
     looks, logdensity_fn = [], Target.logdensity_fn
 

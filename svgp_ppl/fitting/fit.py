@@ -28,10 +28,9 @@ from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, frozen_in, how_to_go_on
 from svgp_ppl.fitting.schedules import NEVER
 from svgp_ppl.fitting.steps import Start, Steps
-from svgp_ppl.guides import AutoGaussian
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
-from svgp_ppl.guides.start import start_anew
+from svgp_ppl.guides.start import default_guide, start_anew
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.inducing_origin import moved, origin_of_z
 from svgp_ppl.input_columns import require_same_columns
@@ -143,7 +142,7 @@ def fit(
         args = args if guide is None else (guide, *args)
         guide = None
     require_arguments(model, args, kwargs, fit)
-    guide = AutoGaussian(model) if guide is None else guide
+    guide = default_guide(model) if guide is None else guide
     _require_objects(model, guide, optimizer, loss, tolerance)
     num_steps = require_count(num_steps, "num_steps")
     patience = None if patience is None else require_count(patience, "patience")

@@ -20,7 +20,7 @@ from numpyro.infer.util import transform_fn
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.optimizers import as_numpyro, is_optax
 from svgp_ppl.fitting.schedules import staged, unfreeze_steps
-from svgp_ppl.guides.start import start_of
+from svgp_ppl.guides.start import same_programs, start_of
 from svgp_ppl.handlers import traces_of
 from svgp_ppl.plates import first_rows
 from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
@@ -104,7 +104,8 @@ class Steps:
             self.guide = first_rows(guide, data.num_rows)
         self.optimizer, self.loss, self.data = optimizer, loss, data
         self.freeze, self.variational_first = freeze, variational_first
-        parts = (model, guide, optimizer, loss, freeze, variational_first)
+        of_guide = same_programs(guide)
+        parts = (model, of_guide, optimizer, loss, freeze, variational_first)
         self.made_of = (*parts, data.made_of)
         self.unfreeze_at: dict[str, int] = {}
         self.seconds = 0.0

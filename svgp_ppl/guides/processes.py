@@ -134,8 +134,10 @@ class ProcessGuide(AutoGuide):
                 "use a guide of numpyro.infer.autoguide."
             )
         if len(latent) > len(self._shapes):
-            self._rest = self._make_rest(block(self.model, hide_fn=_is_hidden))
+            if self._rest is None:
+                self._rest = self._make_rest(block(self.model, hide_fn=_is_hidden))
             # Set up now, and not at the first call, which is in compiled code.
+            self._rest.prototype_trace = None
             set_up(self._rest, random_key(), args, kwargs)
 
     def _make_rest(self, model: Callable) -> AutoGuide:

@@ -9,7 +9,7 @@ from jax import random
 
 from svgp_ppl.checks import require_arguments, require_key
 from svgp_ppl.fitting.fit import Fit, fit
-from svgp_ppl.guides import AutoGaussian
+from svgp_ppl.guides.start import default_guide
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod
 from svgp_ppl.mcmc.sample import sample
 from svgp_ppl.mcmc.samplers.sampler import Sampler
@@ -112,7 +112,7 @@ def fit_and_sample(
     key_fit, key_sample = random.split(key)
     options = {"num_steps": 2000, **(fit_options or {})}
     options.setdefault("variational_first", options["num_steps"] // 5)
-    guide = AutoGaussian(model) if guide is None else guide
+    guide = default_guide(model) if guide is None else guide
     of_chains = None
     if checkpoint is not None:
         options["checkpoint"] = f"{os.fspath(checkpoint)}.fit"
