@@ -311,10 +311,12 @@ def test_loo_is_that_of_arviz(num_draws, limit):
         pytest.approx(1.0),
         pytest.approx(np.sqrt(12 / 11)),
     )
-    # The versions of ArviZ differ by 4e-3 in this.
-    np.testing.assert_allclose(found.pareto_k, theirs.pareto_k, atol=1e-2)
-    elpd = getattr(theirs, "elpd_loo", None) or theirs.elpd
-    assert found.elpd == pytest.approx(elpd, abs=1e-3)
+    # The versions of ArviZ differ by 4e-3 in the shape; ours are those of the older.
+    is_old = hasattr(theirs, "elpd_loo")
+    atol = 0.0 if is_old else 1e-2
+    np.testing.assert_allclose(found.pareto_k, theirs.pareto_k, atol=atol)
+    elpd = theirs.elpd_loo if is_old else theirs.elpd
+    assert found.elpd == pytest.approx(elpd, rel=1e-7 if is_old else 1e-4)
 
 
 def test_loo_of_data_whose_weights_are_equal():

@@ -207,6 +207,6 @@ def _by_arviz(criterion: Any, posterior: Any, site: str, values: np.ndarray) -> 
     draws = group(posterior, "posterior")
     alone = to_arviz(draws, log_likelihood={site: values})
     with warnings.catch_warnings():
-        # About Pareto shapes, which are returned, and large variances of terms.
+        # About large variances of terms.
         warnings.simplefilter("ignore")
         return criterion(alone, pointwise=True)
