@@ -11,7 +11,7 @@ from numpyro import distributions as dist
 from scipy.special import gammaln, logsumexp
 
 import svgp_ppl as gp
-from svgp_ppl.diagnostics import group, loo, to_arviz
+from svgp_ppl.diagnostics import group, loo, to_arviz, waic
 
 # Inducing inputs further apart than the lengthscale: much of f is left open.
 X = np.linspace(0.0, 1.0, 20)[:, None]
@@ -59,8 +59,11 @@ def test_loo_of_a_fit_is_that_of_the_other_data():
     np.testing.assert_allclose(found.pointwise, exact, atol=0.03)
     # With the weights 1/p of a density without the expectation of the log:
     held = {name: group(draws, name) for name in ("posterior", "log_likelihood")}
-    other = loo(to_arviz(held["posterior"], log_likelihood=held["log_likelihood"]))
+    without_terms = to_arviz(held["posterior"], log_likelihood=held["log_likelihood"])
+    other = loo(without_terms)
     assert other.elpd - exact.sum() > 5 * abs(found.elpd - exact.sum())
+    closer, error = (waic(d).elpd - exact.sum() for d in (draws, without_terms))
+    assert 0 < 2 * closer < error
 
 
 def test_loo_of_draws_is_that_of_the_other_data():
@@ -124,6 +127,8 @@ def test_a_datum_without_a_finite_term_has_no_density():
     terms = density + RNG.normal(size=density.shape)
     terms[1, 7, 2] = -np.inf
     held = {"log_likelihood": {"y": density}, "expected_log_likelihood": {"y": terms}}
-    found = loo(to_arviz({"v": RNG.normal(size=(2, 50))}, **held))
-    assert np.isnan(found.pointwise).tolist() == [False, False, True]
+    draws = to_arviz({"v": RNG.normal(size=(2, 50))}, **held)
+    found = loo(draws)
+    for pointwise in (found.pointwise, waic(draws).pointwise):
+        assert np.isnan(pointwise).tolist() == [False, False, True]
     assert found.pareto_k[2] == np.inf
