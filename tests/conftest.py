@@ -296,6 +296,13 @@ def as_users_call():
 
 both_precisions = pytest.mark.parametrize("precision", [32, 64], indirect=True)
 
+# Where single precision is the harder one: double with the thorough tests.
+single_first = pytest.mark.parametrize(
+    "precision",
+    [32, pytest.param(64, marks=pytest.mark.thorough)],
+    indirect=True,
+)
+
 # Where the subject is not numerics: single precision with the slow tests.
 mostly_double = pytest.mark.parametrize(
     "precision", [pytest.param(32, marks=pytest.mark.slow), 64], indirect=True

@@ -248,6 +248,7 @@ def test_other_sites_are_drawn_too(fitted):
 # --------------------------------------------------------------------- ArviZ as it is
 
 
+@pytest.mark.thorough
 def test_sites_may_have_a_slash_in_their_names():
     """Those of scopes and of networks: ArviZ 1 would refuse the draws, once made."""
     scoped = handlers.scope(model, prefix="here")
@@ -278,6 +279,7 @@ def with_factor(x, y=None):
     model(x, y)
 
 
+@pytest.mark.thorough
 def test_a_factor_is_no_datum():
     """ArviZ would find two log likelihoods, and not know which to take."""
     options = {"num_chains": 1, "num_warmup": 2, "num_samples": 9, "progress": False}

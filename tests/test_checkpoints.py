@@ -74,7 +74,9 @@ class Killed(BaseException):
     """What no handler of the fit expects."""
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", ["adam", pytest.param("natural", marks=pytest.mark.thorough)]
+)
 def test_cut_off_and_resumed(optimizer, whole, tmp_path, monkeypatch):
     # Ended in the middle by what no handler catches: what is there is the checkpoint.
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
@@ -106,6 +108,7 @@ def test_a_finished_fit_gets_more_steps(whole, tmp_path):
     assert len(run("adam", 20, checkpoint=path).losses) == 60
 
 
+@pytest.mark.thorough
 def test_a_mixture_gets_more_steps(tmp_path):
     """Its weights stay frozen for half of the steps that it was begun with."""
 
@@ -128,8 +131,14 @@ def flatter(x, y=None, **options):
     [
         ({"key": random.key(5)}, "its random key is another one"),
         ({"y": Y + 1}, "its first losses are .* should be .* data"),
-        ({"model": flatter}, "its first losses are"),
-        ({"optimizer": optax.adam(2e-2)}, "its first losses are"),
+        pytest.param(
+            {"model": flatter}, "its first losses are", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            {"optimizer": optax.adam(2e-2)},
+            "its first losses are",
+            marks=pytest.mark.thorough,
+        ),
         ({"optimizer": optax.sgd(1e-2)}, "another model, guide, optimiser"),
         ({"init": "another"}, "it has other losses than init"),
         ({"freeze": {"variance": 9}}, "frozen for {} steps, and would be for {'"),

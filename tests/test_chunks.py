@@ -101,7 +101,9 @@ def marginal_of(width, num_components):
     return Marginal(jnp.asarray(mean), variance, covariance, weights)
 
 
-@pytest.mark.parametrize("num_components", [None, 2])
+@pytest.mark.parametrize(
+    "num_components", [None, pytest.param(2, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_change_no_number(name, num_components):
     likelihood, labels, width = CASES[name]

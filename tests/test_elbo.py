@@ -176,7 +176,10 @@ def test_our_guide_in_both_losses():
     _agree(ours, _losses(Trace_ELBO(), model, guide, 4000, params))
 
 
-@pytest.mark.parametrize("make", [AutoCoupled, AutoGaussian, AutoMixture])
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(AutoCoupled, marks=pytest.mark.thorough), AutoGaussian, AutoMixture],
+)
 @pytest.mark.parametrize(
     ("of_f", "of_model", "of_guide"),
     [

@@ -11,7 +11,7 @@ from scipy import special, stats
 
 import svgp_ppl as gp
 from svgp_ppl.expectations import incomplete
-from tests.conftest import both_precisions
+from tests.conftest import both_precisions, single_first
 
 AWAY = np.linspace(-4.0, 4.0, 33)  # standard deviations
 cdf = jax.jit(incomplete.cdf)
@@ -57,8 +57,12 @@ def test_positive_numbers_and_shares(size, precision):
 
 
 @both_precisions
-@pytest.mark.parametrize("total", [1, 30, 5000, 2_000_000])
-@pytest.mark.parametrize("logit", [-9.0, -1.0, 0.0, 3.0])
+@pytest.mark.parametrize(
+    "total", [1, pytest.param(30, marks=pytest.mark.thorough), 5000, 2_000_000]
+)
+@pytest.mark.parametrize(
+    "logit", [-9.0, pytest.param(-1.0, marks=pytest.mark.thorough), 0.0, 3.0]
+)
 def test_successes_and_failures(total, logit, precision):
     logits = float_of(logit)
     share = special.expit(logits)
@@ -75,7 +79,7 @@ def test_successes_and_failures(total, logit, precision):
     assert error(dist.GeometricProbs(float_of(share)), geometric, places) < 1e-5
 
 
-@both_precisions
+@single_first
 def test_slopes_are_densities(precision):
     # Newton's method for quantiles takes them; relative to the largest.
     size = 4e6
@@ -89,7 +93,7 @@ def test_slopes_are_densities(precision):
         )
 
 
-@both_precisions
+@single_first
 def test_ends(precision):
     found = cdf(dist.Poisson(1e6), np.array([0.0, 10.0, 1e9]))
     np.testing.assert_array_equal(found, [0.0, 0.0, 1.0])
@@ -111,6 +115,7 @@ def test_other_distributions_have_their_own():
 
 
 @pytest.mark.parametrize("precision", [32], indirect=True)
+@pytest.mark.thorough
 def test_intervals_of_large_counts(precision):
     x, level = np.zeros((1, 1), np.float32), np.float32(np.log(3e5))
 
@@ -128,7 +133,7 @@ def test_intervals_of_large_counts(precision):
     assert abs(drawn - 0.5) < 5 * np.sqrt(0.25 / 2000)  # once in 2e6 keys
 
 
-@both_precisions
+@single_first
 def test_intervals_of_many_trials(precision):
     # Averaged over a grid of f: the distribution function at the ends.
     dtype = jnp.zeros(()).dtype

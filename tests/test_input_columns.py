@@ -81,6 +81,7 @@ def test_columns_of_arrow_tables_are_compared_too(fitted):
             fit.predict(x)
 
 
+@pytest.mark.thorough
 def test_draws_keep_the_columns(fitted):
     counts = {"num_chains": 1, "num_warmup": 2, "num_samples": 2, "progress": False}
     draws = gp.sample(random.key(1), model, TABLE, Y, init=fitted, **counts)
@@ -142,6 +143,7 @@ def offset_model(x, exposure, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.3), 2.0 - exposure * f(x), obs=y)
 
 
+@pytest.mark.thorough
 def test_an_offset_or_weight_in_another_order_than_its_inputs_is_refused():
     exposure = pd.Series(1.0 + np.arange(len(TABLE)) / 10, index=TABLE.index)
     labelled = gp.fit(random.key(0), offset_model, None, TABLE, exposure, Y, **STEPS)
@@ -160,6 +162,7 @@ def masked_model(x, known, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(0.3), f(x), obs=y, mask=known)
 
 
+@pytest.mark.thorough
 def test_a_mask_in_another_order_than_its_inputs_is_refused():
     known = pd.Series(Y > 0.0, index=TABLE.index)
     masked = gp.fit(random.key(0), masked_model, None, TABLE, known, Y, **STEPS)

@@ -155,6 +155,7 @@ def test_mixtures_call_lapack_one_matrix_at_a_time(entropy):
     assert calls_in(jax.grad(divergence, (0, 1)), jnp.ones((3, 4)), factors) == []
 
 
+@pytest.mark.thorough
 def test_chains_with_a_dense_metric_call_lapack_one_matrix_at_a_time():
     sampler = gp.mcmc.NUTS(metric="dense", max_num_doublings=2)
 

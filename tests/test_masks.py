@@ -125,7 +125,9 @@ def test_a_masked_model_predicts_all_rows(pairs):
     )
 
 
-@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(
+    "make", [pytest.param(np.asarray, marks=pytest.mark.thorough), jnp.asarray]
+)
 def test_a_model_may_hold_its_mask_and_a_weight_for_each_datum(make):
     """A datum of weight two is a datum seen twice, and the steps know their number."""
     weights = np.where(SOME, 2.0, 1.0)

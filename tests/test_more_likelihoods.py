@@ -18,7 +18,7 @@ from svgp_ppl.expectations import (
     variational_expectation,
 )
 from svgp_ppl.marginals import Marginal
-from tests.conftest import both_precisions
+from tests.conftest import both_precisions, single_first
 
 # Every mean with every variance; the data go round.
 MEANS, VARIANCES = (
@@ -513,7 +513,7 @@ LARGE = {  # the likelihood, data about the mean, log p, and the variance of log
 }
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize("name", LARGE)
 def test_large_totals_and_concentrations(name, precision):
     """Of log factorials and powers of a million nearly all cancels."""

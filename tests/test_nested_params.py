@@ -133,6 +133,7 @@ def with_a_prior(x, y=None):
     counts(x, y, [{"weight": weight, "bias": np.zeros(2)}])
 
 
+@pytest.mark.thorough
 def test_a_network_with_a_prior_has_a_parameter_without_arrays(tmp_path):
     fitted = fit(with_a_prior)
     assert fitted.losses[-1] < fitted.losses[0]

@@ -444,7 +444,9 @@ def test_every_likelihood_has_its_moments_tested():
         ),
         ("HeteroscedasticGaussian", "correlated"),
         ("AdditiveNoiseCategorical", "independent"),
-        ("AdditiveNoiseCategorical step", "independent"),
+        pytest.param(
+            "AdditiveNoiseCategorical step", "independent", marks=pytest.mark.thorough
+        ),
         ("Softmax gumbel", "independent"),
         ("GPRN", "independent"),
     ],

@@ -98,7 +98,11 @@ def derivatives(moments, kind):
     ("kind", "precision"),
     [
         ("full", 32),
-        *((kind, 64) for kind in ("point", "diagonal", "coupled")),
+        ("point", 64),
+        *(
+            pytest.param(kind, 64, marks=pytest.mark.thorough)
+            for kind in ("diagonal", "coupled")
+        ),
         pytest.param("full", 64, marks=pytest.mark.slow),
         *(
             pytest.param(kind, 32, marks=pytest.mark.slow)

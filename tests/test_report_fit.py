@@ -301,7 +301,9 @@ def best_of_family(family):
     return made(additive, gp.AutoGaussian(additive, family), params, X2, Y2)
 
 
-@pytest.mark.parametrize("family", ["coupled", "full", "diagonal"])
+@pytest.mark.parametrize(
+    "family", ["coupled", "full", pytest.param("diagonal", marks=pytest.mark.thorough)]
+)
 def test_the_family_of_q(family):
     fit = best_of_family(family)
     gains, found = gains_of(fitted_of(fit, X2, Y2).facts), report(fit, X2, Y2)
@@ -398,6 +400,7 @@ def test_weights_of_drawn_hyperparameters():
 # --------------------------------------------------------------- many rows, deep models
 
 
+@pytest.mark.thorough
 def test_many_rows_are_represented_by_some():
     x = np.sort(np.random.default_rng(1).uniform(0.0, 6.0, 1500))[:, None]
     y = np.sin(x[:, 0]) + 0.2 * np.random.default_rng(2).normal(size=1500)
@@ -449,7 +452,9 @@ def test_all_rows_are_seen_where_a_plate_takes_them_of_another_array():
     np.testing.assert_allclose(site.score, np.zeros((1500, 1)), atol=1e-8)
 
 
-@pytest.mark.parametrize("num_others", [60, 1000])
+@pytest.mark.parametrize(
+    "num_others", [60, pytest.param(1000, marks=pytest.mark.thorough)]
+)
 def test_rows_of_a_site_that_are_all_seen_stand_for_themselves(num_others):
     """Of 4000 rows a thousand are seen, and of the other site all."""
     rng = np.random.default_rng(1)

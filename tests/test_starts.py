@@ -31,7 +31,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import minimize_lbfgs
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import side_by_side
 from svgp_ppl.variational.sites import Prior
-from tests.conftest import both_precisions
+from tests.conftest import both_precisions, single_first
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -130,7 +130,7 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian(monkeypatch):
 
 
 @both_precisions
-@pytest.mark.parametrize("scale", [0.3, 3.0])
+@pytest.mark.parametrize("scale", [0.3, pytest.param(3.0, marks=pytest.mark.thorough)])
 def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scale):
     """The mode by BFGS, and the Hessian there by automatic differentiation."""
     q, target = joint(scale), Target(random.key(1), counts, unseen(*DATA), {}, {})
@@ -187,7 +187,7 @@ def test_points_of_a_path_have_gaussians_of_their_newton_steps():
     np.testing.assert_allclose(off.mean(1), 0.0, atol=5 / np.sqrt(4000))
 
 
-@both_precisions
+@single_first
 def test_a_path_is_followed_to_its_end(precision, monkeypatch):
     """L-BFGS takes a hundred steps here: sd from 1 to 100, in a turned basis."""
     z = jnp.linspace(0.0, 1.0, 30)[:, None]
@@ -328,6 +328,7 @@ def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
     assert attrs["coordinates"] == "fitted"
 
 
+@pytest.mark.thorough
 def test_without_a_gaussian_to_find_chains_move_v_itself(monkeypatch):
     monkeypatch.setattr(Paths, "best", lambda self: None)
     options = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "progress": False}

@@ -201,7 +201,7 @@ def run(sampler, num_warmup=300, num_samples=2000, logdensity_fn=noisy, **option
     [
         (SGHMC(), 64),
         pytest.param(SGHMC(), 32, marks=pytest.mark.slow),
-        (SGLD(0.1), 64),
+        pytest.param(SGLD(0.1), 64, marks=pytest.mark.thorough),
         pytest.param(SGHMC(control_variates=False), 64, marks=pytest.mark.slow),
     ],
     indirect=["precision"],
@@ -317,7 +317,9 @@ def test_without_control_variates_no_step_sees_all_data():
     assert len(calls) == 1  # the check of the start
 
 
-@pytest.mark.parametrize("sampler", [SGLD(0.1), SGHMC()])
+@pytest.mark.parametrize(
+    "sampler", [SGLD(0.1), pytest.param(SGHMC(), marks=pytest.mark.thorough)]
+)
 def test_nan_is_never_a_draw(sampler):
     def broken(position, y, *key):
         value = noisy(position, y, *key)

@@ -209,7 +209,7 @@ NEVER = {"b_auto_loc": np.inf}
         pytest.param(added, NEVER, [], marks=pytest.mark.thorough),
         pytest.param(as_mean, None, [], marks=pytest.mark.thorough),
         pytest.param(weighted, NEVER, ["w"], marks=pytest.mark.thorough),
-        (moved, None, ["b", "w"]),
+        pytest.param(moved, None, ["b", "w"], marks=pytest.mark.thorough),
         (noisy, None, ["w"]),
         pytest.param(deep, None, [], marks=pytest.mark.slow),
         pytest.param(deep_and_added, None, ["b"], marks=pytest.mark.slow),
@@ -255,7 +255,10 @@ def test_an_interrupted_update_says_how_to_go_on(monkeypatch, tmp_path):
         continued(earlier, checkpoint=tmp_path / "fit.npz")
 
 
-@pytest.mark.parametrize("rest", [AutoNormal, AutoMultivariateNormal])
+@pytest.mark.parametrize(
+    "rest",
+    [pytest.param(AutoNormal, marks=pytest.mark.thorough), AutoMultivariateNormal],
+)
 def test_what_was_learnt_is_at_the_centre_of_the_hyperparameters(rest):
     """With a draw of them in its place, it would be another for every key."""
 

@@ -106,17 +106,19 @@ def test_what_is_left_out_of_a_cdf_is_bounded(width):
 @pytest.mark.parametrize(
     ("likelihood", "cdf"),
     [
-        (
+        pytest.param(
             lambda f: dist.Uniform(f - 1.0, f + 1.0),
             lambda y, f: stats.uniform.cdf(y, f - 1.0, 2.0),
+            marks=pytest.mark.thorough,
         ),
         (
             lambda f: dist.Uniform(0.0, jnp.exp(f)),
             lambda y, f: stats.uniform.cdf(y, 0.0, np.exp(f)),
         ),
-        (
+        pytest.param(
             lambda f: dist.Pareto(jnp.exp(f), 5.0),
             lambda y, f: stats.pareto.cdf(y, 5.0, scale=np.exp(f)),
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -276,19 +278,21 @@ def transformed(base, *maps):
             ),
             lambda y, f: stats.expon.cdf(y, f),
         ),
-        (
+        pytest.param(
             lambda f: transformed(
                 dist.Beta(2.0 * jnp.exp(f), 2.0), transforms.AffineTransform(1.0, -2.0)
             ),
             lambda y, f: stats.beta.sf((1.0 - y) / 2.0, 2.0 * np.exp(f), 2.0),
+            marks=pytest.mark.thorough,
         ),
-        (
+        pytest.param(
             lambda f: transformed(
                 dist.Normal(f, 0.5),
                 transforms.SigmoidTransform(),
                 transforms.AffineTransform(3.0, 1e4),
             ),
             lambda y, f: stats.norm.cdf(np.log((y - 3.0) / (1e4 + 3.0 - y)), f, 0.5),
+            marks=pytest.mark.thorough,
         ),
     ],
 )
