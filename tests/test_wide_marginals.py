@@ -303,7 +303,7 @@ def test_the_mode_of_counts_in_single_precision(precision):
     y, mean = 2964.0, [3.76, 8.0, -90.0, 8.0, 3.0]
     variance = [7821.0, 1e4, 1e4, 0.1, 1e-6]
     marginal = Marginal(jnp.asarray(mean), jnp.asarray(variance))
-    ours = counts._mode(lk.Poisson(), jnp.full(5, y), marginal)
+    ours = counts.mode_below_exponential(y, 1.0, 0.0, marginal)
     for e, m, sd in zip(ours, mean, np.sqrt(variance)):
 
         def slope(e, m=m, sd=sd):
@@ -312,6 +312,22 @@ def test_the_mode_of_counts_in_single_precision(precision):
         exact = brentq(slope, -9.0, min(9.0, (20.0 - m) / sd))
         width = 1.0 / np.sqrt(1.0 + sd**2 * np.exp(m + sd * exact))
         assert abs(e - exact) < 0.1 * width
+
+
+@pytest.mark.parametrize("precision", [32, 64], indirect=True)
+@pytest.mark.parametrize("censored", [False, True])
+def test_times_far_beyond_what_is_expected(censored, precision):
+    """Where the hazard falls by e at every step of a climb, or overflows."""
+    k, sd = np.array([20.0, 10.0, 5.0, 20.0, 2.0]), np.array([0.1, 0.1, 0.1, 1.0, 0.3])
+    distance = np.array([4.0, 6.0, 11.0, 6.0, -2.0])
+    y, marginal = np.exp(distance), Marginal(jnp.zeros(5), jnp.asarray(sd**2))
+    ours = log_predictive_density(lk.Weibull(k, censored), jnp.asarray(y), marginal)
+    f = np.linspace(-15.0, 15.0, 300_001)[:, None]
+    log_hazard = k * (np.log(y) - f)
+    log_p = -np.exp(np.minimum(log_hazard, 700.0))
+    log_p += 0.0 if censored else np.log(k / y) + log_hazard
+    exact = logsumexp(log_p + st.norm.logpdf(f, 0.0, sd), axis=0) + np.log(1e-4)
+    np.testing.assert_allclose(ours, exact, rtol=2e-5, atol=1e-5)
 
 
 # What is registered as log-concave, and data for it.

@@ -25,7 +25,7 @@ from svgp_ppl.likelihoods.values import Value
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
-__all__ = ["Poisson", "rate_of"]
+__all__ = ["Poisson", "mode_below_exponential", "rate_of"]
 
 # For the logarithm of Lambert's function: enough from anywhere above the root.
 _NEWTON_STEPS = 6
@@ -119,30 +119,43 @@ def _(likelihood: Poisson, y):
 
 @closed_form_log_predictive.register
 def _(likelihood: Poisson, y, marginal: Marginal):
-    start = jax.lax.stop_gradient(_mode(likelihood, y, marginal))
+    log_exposure = jnp.asarray(jnp.log(likelihood.exposure))
+    start = mode_below_exponential(y, 1.0, log_exposure, marginal)
     return log_average_by_trapezoid(likelihood, y, marginal, start[None])
 
 
-def _mode(likelihood: Poisson, y, marginal: Marginal) -> Array:
-    """The one mode of N(f; m, v) p(y|f), in standard deviations from m, [.., N].
+def mode_below_exponential(slope, power, offset, marginal: Marginal) -> Array:
+    """The one mode of N(f; m, v) exp(s f − e^{k f + b}), in standard deviations from m.
 
-    f = m + v (y − r) with r = exposure · e^f, or w + log w = a for w = v r and
-    a = log(v · exposure) + m + v y (Lambert's function of e^a), by Newton's method for
+    f = m + v (s − k r) with r = e^{k f + b}, or w + log w = a for w = v k² r and
+    a = log(v k²) + k (m + v s) + b (Lambert's function of e^a), by Newton's method for
     log w: convex, and started above the root. A climb from m would take one step for
-    every unit of f.
+    every unit of k f, and none where the exponential overflows.
+
+    Args:
+        slope: s, a number or [N].
+        power: k ≠ 0, a number or [N].
+        offset: b, a number or [N].
+        marginal: N(m, v), [.., N].
+
+    Returns:
+        [.., N], without derivatives.
     """
-    y = jnp.asarray(y, marginal.mean.dtype)
-    v = jnp.maximum(marginal.variance, jnp.finfo(y.dtype).tiny)
-    a = jnp.log(v) + jnp.log(likelihood.exposure) + marginal.mean + v * y
+    m, v = marginal.mean, marginal.variance
+    s, k, b = (jnp.asarray(value, m.dtype) for value in (slope, power, offset))
+    v = jnp.maximum(v, jnp.finfo(m.dtype).tiny)
+    log_scale = jnp.log(v) + 2.0 * jnp.log(jnp.abs(k))
+    a = log_scale + k * (m + v * s) + b
     log_w = jnp.where(a > 1.0, jnp.log(jnp.maximum(a, 1.0)), a)
     for _ in range(_NEWTON_STEPS):
         w = jnp.exp(log_w)
         log_w = log_w - (log_w + w - a) / (1.0 + w)
-    # v (y − r) and f − m are equal; the first has the rounding of v r = w, the second
-    # that of f and m.
-    w, f = jnp.exp(log_w), log_w - jnp.log(v) - jnp.log(likelihood.exposure)
-    is_far = w > jnp.abs(f) + jnp.abs(marginal.mean)
-    return jnp.where(is_far, f - marginal.mean, v * y - w) / jnp.sqrt(v)
+    # v (s − k r) and f − m are equal; the first has the rounding of v k r = w/k, the
+    # second that of f and m.
+    moved, f = jnp.exp(log_w) / k, (log_w - log_scale - b) / k
+    is_far = jnp.abs(moved) > jnp.abs(f) + jnp.abs(m)
+    mode = jnp.where(is_far, f - m, v * s - moved) / jnp.sqrt(v)
+    return jax.lax.stop_gradient(mode)
 
 
 @predictive_mean_and_variance.register

@@ -17,6 +17,7 @@ from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import (
     closed_form_expectation,
     is_log_concave,
+    log_average_by_trapezoid,
     nearest_singularity,
 )
 from svgp_ppl.expectations.cumulative import closed_form_cdf
@@ -24,7 +25,7 @@ from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.counts import rate_of
+from svgp_ppl.likelihoods.counts import mode_below_exponential, rate_of
 from svgp_ppl.likelihoods.gaussian import Gaussian
 from svgp_ppl.likelihoods.probit import log_ndtr, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, as_float
@@ -220,6 +221,15 @@ def _(likelihood: Weibull, y, marginal: Marginal):
     k, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
     exponent = k * (jnp.log(y) - marginal.mean) + 0.5 * k * k * marginal.variance
     return _log_density(likelihood, y, marginal.mean, jnp.exp(exponent))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Weibull, y, marginal: Marginal):
+    # exp(−k f − e^{k (log y − f)}), or the second term alone
+    k, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
+    slope = jnp.where(jnp.asarray(likelihood.censored) == 1, 0.0, -k)
+    start = mode_below_exponential(slope, -k, k * jnp.log(y), marginal)
+    return log_average_by_trapezoid(likelihood, y, marginal, start[None])
 
 
 @is_log_concave.register
