@@ -274,6 +274,26 @@ def test_sites_may_have_a_slash_in_their_names():
         np.testing.assert_array_equal(kept[name], values)
 
 
+def test_draws_of_sites_with_a_slash_can_be_stored(tmp_path):
+    """netCDF refuses such names of variables and of dimensions."""
+    scoped = handlers.scope(model, prefix="here")
+    options = {"num_chains": 1, "num_warmup": 2, "num_samples": 9, "progress": False}
+    draws = gp.sample(
+        random.key(0), scoped, *DATA, sampler=Walk(), log_likelihood=True, **options
+    )
+    draws.to_netcdf(tmp_path / "draws.nc")
+    again = az.from_netcdf(tmp_path / "draws.nc")
+    for name in ("posterior", "log_likelihood", "observed_data"):
+        of_draws, of_file = group(draws, name), group(again, name)
+        assert of_draws.keys() == of_file.keys()
+        for site, values in of_draws.items():
+            np.testing.assert_array_equal(of_file[site], values)
+    sizes = gp.diagnostics.ess(again)
+    assert sizes.keys() == group(draws, "posterior").keys()
+    means = [gp.predict(scoped, d, DATA[0])["here/y"].mean for d in (draws, again)]
+    np.testing.assert_array_equal(*means)
+
+
 def with_factor(x, y=None):
     numpyro.factor("penalty", -1.0)
     model(x, y)

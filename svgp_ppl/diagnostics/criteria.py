@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from svgp_ppl.diagnostics.mixing import by_element
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_smoothed
 from svgp_ppl.diagnostics.posterior import (
     EXPECTED,
@@ -127,8 +128,8 @@ def _efficiency(posterior: Any) -> float:
     num_chains, num_draws = next(iter(draws.values())).shape[:2]
     if num_chains == 1:
         return 1.0
-    sizes: Any = load_arviz().ess(to_arviz(draws), method="mean")
-    each = np.concatenate([np.ravel(sizes[name].values) for name in draws])
+    sizes = by_element("ess", draws, "mean")
+    each = np.concatenate([np.ravel(size) for size in sizes.values()])
     known = each[np.isfinite(each)]
     return float(np.mean(known)) / (num_chains * num_draws) if len(known) else 1.0
 

@@ -21,6 +21,7 @@ from svgp_ppl.diagnostics.posterior import (
 
 __all__ = [
     "bfmi",
+    "by_element",
     "esjd",
     "ess",
     "ess_per_gradient",
@@ -46,9 +47,7 @@ def ess(draws: Any) -> dict[str, np.ndarray]:
         >>> gp.diagnostics.ess({"x": x})["x"] > 1000
         np.True_
     """
-    arrays = arrays_of(draws)
-    values: Any = load_arviz().ess(to_arviz(arrays), method="bulk")
-    return {name: values[name].values for name in arrays}
+    return by_element("ess", draws, "bulk")
 
 
 def rhat(draws: Any) -> dict[str, np.ndarray]:
@@ -66,9 +65,22 @@ def rhat(draws: Any) -> dict[str, np.ndarray]:
         >>> bool(gp.diagnostics.rhat({"x": x})["x"] < 1.01)
         True
     """
+    return by_element("rhat", draws, "rank")
+
+
+def by_element(statistic: str, draws: Any, method: str) -> dict[str, np.ndarray]:
+    """A statistic of ArviZ for every element, arrays [...] by name.
+
+    Args:
+        statistic: Name of ArviZ's function.
+        draws: An ArviZ object, or arrays [chains, draws, ...] by name.
+        method: Its ``method``.
+    """
     arrays = arrays_of(draws)
-    values: Any = load_arviz().rhat(to_arviz(arrays), method="rank")
-    return {name: values[name].values for name in arrays}
+    # ArviZ does not take every name.
+    numbered = to_arviz({f"x{i}": x for i, x in enumerate(arrays.values())})
+    values = getattr(load_arviz(), statistic)(numbered, method=method)
+    return {name: values[f"x{i}"].values for i, name in enumerate(arrays)}
 
 
 def psrf(

@@ -6,7 +6,7 @@ them: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since. Only
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -136,30 +136,65 @@ def to_arviz(
     ):
         _check_leading_axes({k: v for k, v in arrays.items() if k in together})
 
-    arviz = load_arviz()
-    build: Any = arviz.from_dict
-    saved = {"save_warmup": True} if warmup_posterior is not None else {}
+    named = _without_slashes({name for held in arrays.values() for name in held})
+    held = {key: {named(n): v for n, v in a.items()} for key, a in arrays.items()}
+    options: dict[str, Any] = {
+        "coords": {named(name): labels for name, labels in (coords or {}).items()},
+        "dims": {named(n): [*map(named, axes)] for n, axes in (dims or {}).items()},
+    }
+    if warmup_posterior is not None:
+        options["save_warmup"] = True
     with warnings.catch_warnings():
         if draws is None:  # one position per chain is intended
             warnings.filterwarnings("ignore", "More chains .* than draws")
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")
-        is_old = int(arviz.__version__.split(".")[0]) < 1
-        make = _as_inference_data if is_old else _as_tree
-        result = make(build, arrays, coords or {}, dims or {}, saved)
+        result = _as_arviz(held, options)
+    _keep_sites(result, arrays, named)
     owners = (n for n in ("posterior", "warmup_posterior", "prior") if n in arrays)
     if attrs:
         result[next(owners)].attrs.update(attrs)
     return result
 
 
-def _as_inference_data(
-    build: Any, arrays: dict, coords: Any, dims: Any, saved: dict
-) -> Any:
-    """An ``InferenceData``, whose ``from_dict`` does not take groups of others."""
+def _without_slashes(taken: Collection[str]) -> Callable[[Any], Any]:
+    """A function from the name of a site or of an axis to that in an ArviZ object.
+
+    Neither a ``DataTree`` nor a netCDF file can have names with a slash, such as those
+    of scoped sites and of networks, ``net/weight``: it becomes a dot (and an underscore
+    follows where that is the name of another). The variable keeps the name of its site
+    as an attribute.
+
+    Args:
+        taken: Names of all variables.
+    """
+
+    def named(name: Any) -> Any:
+        if not isinstance(name, str) or "/" not in name:
+            return name
+        name = name.replace("/", ".")
+        return f"{name}_" if name in taken else name
+
+    return named
+
+
+def _keep_sites(result: Any, arrays: dict[str, dict], named: Callable) -> None:
+    """Attributes of variables that have not the names of their sites."""
+    for key, content in arrays.items():
+        for name in filter(lambda name: named(name) != name, content):
+            result[key].variables[named(name)].attrs[_SITE] = name
+
+
+def _as_arviz(arrays: dict[str, dict], options: dict[str, Any]) -> Any:
+    """A ``DataTree``; or an ``InferenceData``, which takes no groups of others."""
+    arviz = load_arviz()
+    build: Any = arviz.from_dict
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return build(arrays, **options)
     known = {name: held for name, held in arrays.items() if name != EXPECTED}
-    result = build(**known, coords=coords, dims=dims, **saved)
+    result = build(**known, **options)
     if EXPECTED in arrays:
-        other = build(log_likelihood=arrays[EXPECTED], coords=coords, dims=dims)
+        axes = {name: options[name] for name in ("coords", "dims")}
+        other = build(log_likelihood=arrays[EXPECTED], **axes)
         result[EXPECTED] = other["log_likelihood"]
     _restore_numbers(result, arrays)
     return result
@@ -172,34 +207,6 @@ def _restore_numbers(result: Any, arrays: dict) -> None:
         for key in [key for key, value in held.items() if value.ndim == 0]:
             axes = result[name][key].dims
             result[name] = result[name].squeeze(axes, drop=True)
-
-
-def _as_tree(build: Any, arrays: dict, coords: Any, dims: Any, saved: dict) -> Any:
-    """A ``DataTree``, whose variables and dimensions cannot have names with a slash.
-
-    Those of scoped sites and of networks have one, ``net/weight``: it becomes a dot
-    (and an underscore follows where that is the name of another), and the variable
-    keeps the name of its site as an attribute.
-    """
-    taken = {name for held in arrays.values() for name in held}
-
-    def named(name: Any) -> Any:
-        if not isinstance(name, str) or "/" not in name:
-            return name
-        name = name.replace("/", ".")
-        return f"{name}_" if name in taken else name
-
-    tree = build(
-        {key: {named(n): v for n, v in held.items()} for key, held in arrays.items()},
-        coords={named(name): labels for name, labels in coords.items()},
-        dims={named(n): [*map(named, axes)] for n, axes in dims.items()},
-        **saved,
-    )
-    for key, held in arrays.items():
-        for name in held:
-            if "/" in name:
-                tree[key].variables[named(name)].attrs[_SITE] = name
-    return tree
 
 
 def add_groups(posterior: Any, others: Any) -> Any:
