@@ -11,9 +11,7 @@ from svgp_ppl.diagnostics.posterior import (
     EXPECTED,
     arrays_of,
     group,
-    load_arviz,
     require_sampled_axes,
-    to_arviz,
 )
 
 __all__ = ["LOO", "WAIC", "loo", "waic"]
