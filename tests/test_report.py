@@ -412,7 +412,15 @@ BAD = {
             r"expected fewer than 1 %: "
             r"each draw is expensive(.|\n)*max_num_doublings=7"
         ),
-        r"init=|dense|precondition",
+        r"init=|dense|precondition|float64",
+    ),
+    "full trees in single precision": (
+        lambda: run(
+            {n: x.astype(np.float32) for n, x in iid().items()},
+            stats=full_trees(10),
+        ),
+        r"cut off at 1023 steps(.|\n)*float64 \(where counts are large",
+        r"R-hat",
     ),
     "full trees, limit unknown, depth 5": (
         lambda: of_iid(**full_trees(5)),

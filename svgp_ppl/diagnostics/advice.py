@@ -11,6 +11,7 @@ __all__ = [
     "any_of",
     "better_moves",
     "better_start",
+    "double_precision",
     "in_nats",
     "longer_warmup",
     "smaller_steps",
@@ -103,7 +104,10 @@ def better_moves(run: Run) -> list[str]:
 
 def stable_arithmetic(run: Run) -> list[str]:
     """Double precision if it was single, and priors away from the extremes."""
-    double = np.finfo(np.float64).eps
-    precision = ["float64"] if np.any(run.epsilon > double) else []
     priors = "priors that keep lengthscales and variances away from 0 and infinity"
-    return [priors, *precision]
+    return [priors, *double_precision(run)]
+
+
+def double_precision(run: Run) -> list[str]:
+    """float64, if the draws were made in single precision."""
+    return ["float64"] if np.any(run.epsilon > np.finfo(np.float64).eps) else []

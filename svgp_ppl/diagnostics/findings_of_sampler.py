@@ -6,6 +6,7 @@ from svgp_ppl.diagnostics.advice import (
     Finding,
     any_of,
     better_start,
+    double_precision,
     longer_warmup,
     smaller_steps,
     stable_arithmetic,
@@ -155,6 +156,11 @@ def cut_off_trajectories(run: Run) -> list[Finding]:
     if "n_steps" in run.stats:
         steps = f"{int(run.stats['n_steps'][cut_off].max())} steps"
     options = better_start(run)
+    for precision in double_precision(run):
+        options.append(
+            f"{precision} (where counts are large, or noise is small, rounding errors "
+            "keep steps short)"
+        )
     if run.settings.get("metric") == "diagonal":
         options.append(f'{run.sampler}(metric="dense")')
     options.append("priors that bound the lengthscales from above")
