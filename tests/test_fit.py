@@ -305,6 +305,7 @@ def test_failure_keeps_the_last_finite_state():
     assert np.all(np.isfinite(kept.losses))
     assert all(np.all(np.isfinite(value)) for value in kept.params.values())
     assert f"at step {len(kept.losses)}." in str(error.value)
+    assert "finite before: if the last step was too long" in str(error.value)
     # It is the state before the failing step, so the error comes again from there.
     with pytest.raises(gp.NonFiniteBoundError):
         gp.fit(

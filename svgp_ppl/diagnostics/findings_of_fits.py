@@ -35,8 +35,8 @@ def moving_bound(fitted: Fitted, gains: Gains | None = None) -> list[Finding]:
         known = gains is not None and fitted.facts is not None and fitted.facts.only_q
         if known:  # a natural step may be all that is needed
             return []
-        count = f"{steps} step{'' if steps == 1 else 's'}"
-        what = f"{count} are too few to tell whether the bound has stopped rising."
+        count = "1 step is" if steps == 1 else f"{steps} steps are"
+        what = f"{count} too few to tell whether the bound has stopped rising."
         return [
             Finding(what, "num_steps=2000, with patience=200 to stop at a plateau.")
         ]

@@ -19,6 +19,10 @@ _TOO_LONG = (
     "Every process and site is finite at the last finite values, so the step itself "
     "was too long: use a smaller step size."
 )
+_PERHAPS_TOO_LONG = (
+    "The bound was finite before: if the last step was too long, use a smaller step "
+    "size, or rate of natural_gradient."
+)
 _NO_DERIVATIVE = (
     "Every process and site is finite there: something in the model has no derivative "
     "at these values (a square root at 0, a branch of jnp.where that is not taken and "
@@ -52,6 +56,8 @@ def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> st
         reason = f"The model refuses its values there: {error}"
     except Exception as error:  # the fit is worth more than the explanation
         reason = f"(Looking for the cause failed: {type(error).__name__}: {error})"
+    if number and not np.isfinite(loss) and "step size" not in reason:
+        reason = f"{reason}\n{_PERHAPS_TOO_LONG}"
     return f"{what}\n{reason}\nThe state before that step is in this error's .fit."
 
 
