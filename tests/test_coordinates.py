@@ -170,7 +170,6 @@ def at_the_fit(target, guide, params):
     return {n: x[0] for n, x in values.items() if n not in target.whitened_names}
 
 
-@pytest.mark.thorough
 def test_chains_start_in_the_modes_of_a_mixture():
     """A Gaussian with its moments would start them in between."""
     guide, params = fitted(renamed, mixture)
@@ -300,11 +299,7 @@ def test_at_the_fit_v_has_the_q_of_the_guide(model, make_guide, monkeypatch):
         pytest.param(with_level, gp.AutoGaussian, marks=pytest.mark.thorough),
         (outputs_in_a_sum, diagonal),
         pytest.param(outputs_in_a_sum, gp.AutoGaussian, marks=pytest.mark.slow),
-        pytest.param(
-            three_terms,
-            lambda model: gp.AutoCoupled(model, [["f", "h"], ["g"]]),
-            marks=pytest.mark.thorough,
-        ),
+        (three_terms, lambda model: gp.AutoCoupled(model, [["f", "h"], ["g"]])),
     ],
 )
 def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
@@ -597,8 +592,14 @@ def test_without_v_the_density_is_the_bound_of_titsias():
     np.testing.assert_allclose(differences, 0.0, atol=1e-8)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("handler", [condition, do, substitute])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(condition, marks=pytest.mark.thorough),
+        do,
+        pytest.param(substitute, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_process_that_is_given_is_part_of_the_mean(handler):
     v = np.linspace(-1.0, 1.5, 6).reshape(2, 3)
     free = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)

@@ -301,9 +301,7 @@ def best_of_family(family):
     return made(additive, gp.AutoGaussian(additive, family), params, X2, Y2)
 
 
-@pytest.mark.parametrize(
-    "family", ["coupled", "full", pytest.param("diagonal", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("family", ["coupled", "full", "diagonal"])
 def test_the_family_of_q(family):
     fit = best_of_family(family)
     gains, found = gains_of(fitted_of(fit, X2, Y2).facts), report(fit, X2, Y2)
@@ -400,7 +398,6 @@ def test_weights_of_drawn_hyperparameters():
 # --------------------------------------------------------------- many rows, deep models
 
 
-@pytest.mark.thorough
 def test_many_rows_are_represented_by_some():
     x = np.sort(np.random.default_rng(1).uniform(0.0, 6.0, 1500))[:, None]
     y = np.sin(x[:, 0]) + 0.2 * np.random.default_rng(2).normal(size=1500)
