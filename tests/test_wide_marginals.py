@@ -34,7 +34,7 @@ from svgp_ppl.likelihoods.gaussian import mean_log_one_plus_square
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.likelihoods.probit import mean_log_ndtr
 from svgp_ppl.marginals import Marginal
-from tests.conftest import mostly_double, mostly_single
+from tests.conftest import both_precisions, mostly_double, mostly_single
 
 # Means to ±100 and variances from 1e-8 to 1e4, all exact in float32; every third mean
 # is within two standard deviations of the bend.
@@ -314,7 +314,7 @@ def test_the_mode_of_counts_in_single_precision(precision):
         assert abs(e - exact) < 0.1 * width
 
 
-@pytest.mark.parametrize("precision", [32, 64], indirect=True)
+@both_precisions
 @pytest.mark.parametrize("censored", [False, True])
 def test_times_far_beyond_what_is_expected(censored, precision):
     """Where the hazard falls by e at every step of a climb, or overflows."""

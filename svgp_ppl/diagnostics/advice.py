@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
 from svgp_ppl.diagnostics.run import Run
 
 __all__ = [
@@ -11,7 +9,6 @@ __all__ = [
     "any_of",
     "better_moves",
     "better_start",
-    "double_precision",
     "in_nats",
     "longer_warmup",
     "smaller_steps",
@@ -105,9 +102,4 @@ def better_moves(run: Run) -> list[str]:
 def stable_arithmetic(run: Run) -> list[str]:
     """Double precision if it was single, and priors away from the extremes."""
     priors = "priors that keep lengthscales and variances away from 0 and infinity"
-    return [priors, *double_precision(run)]
-
-
-def double_precision(run: Run) -> list[str]:
-    """float64, if the draws were made in single precision."""
-    return ["float64"] if np.any(run.epsilon > np.finfo(np.float64).eps) else []
+    return [priors, "float64"] if run.is_single else [priors]

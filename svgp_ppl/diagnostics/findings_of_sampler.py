@@ -6,7 +6,6 @@ from svgp_ppl.diagnostics.advice import (
     Finding,
     any_of,
     better_start,
-    double_precision,
     longer_warmup,
     smaller_steps,
     stable_arithmetic,
@@ -156,10 +155,10 @@ def cut_off_trajectories(run: Run) -> list[Finding]:
     if "n_steps" in run.stats:
         steps = f"{int(run.stats['n_steps'][cut_off].max())} steps"
     options = better_start(run)
-    for precision in double_precision(run):
+    if run.is_single:
         options.append(
-            f"{precision} (where counts are large, or noise is small, rounding errors "
-            "keep steps short)"
+            "float64 (where counts are large, or noise is small, rounding errors keep "
+            "steps short)"
         )
     if run.settings.get("metric") == "diagonal":
         options.append(f'{run.sampler}(metric="dense")')

@@ -68,6 +68,11 @@ class Run:
             return {}
         return found if isinstance(found, dict) else {}
 
+    @property
+    def is_single(self) -> bool:
+        """Whether an element was stored in less than double precision."""
+        return bool(np.any(self.epsilon > np.finfo(np.float64).eps))
+
     @cached_property
     def finite(self) -> Bool[np.ndarray, " elements"]:
         """Whether an element is finite in all draws."""
