@@ -78,6 +78,12 @@ def data_array(value, what: str) -> Any:
             "and say which data are known by observe(..., mask=~y.mask)."
         )
     if isinstance(value, jax.Array):  # traced or not
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                f"{what} must be real numbers and are a random key, which stands "
+                "first, gp.fit(key, model, x, y), or has its name: "
+                "gp.predict(model, fit, x, key=key)."
+            )
         array: Any = automatic(value)
     else:
         try:

@@ -415,6 +415,7 @@ def test_options_of_sample_that_cannot_be(as_users_call, options, message):
         (COUNTS_X, np.where(COUNTS_Y > 3, np.nan, COUNTS_Y), r"mask=~np\.isnan\(y\)"),
         (COUNTS_X[:0], COUNTS_Y[:0], "a plate of the model has no rows.*x empty"),
         (COUNTS_X, [[1], [2, 3]] * 10, "rows of unequal length"),
+        (COUNTS_X, random.key(0), "site 'y'.*are a random key, which stands first"),
     ],
 )
 def test_data_that_cannot_be(as_users_call, x, y, message):
