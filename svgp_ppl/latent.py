@@ -44,6 +44,11 @@ NOT_AN_ARRAY = (
     "jnp.exp(f)), f(x), obs=y); its moments are f(x).mean and f(x).variance."
 )
 _WEIGHTS = "the weights and offsets of a latent"
+_TRUTH_VALUE = (
+    "a latent is multiplied by, or added to, the truth value {}, which may be that of "
+    "a list as a whole: [0, 1] == 1 is False. Write jnp.asarray(group) == 1, which "
+    "takes lists, arrays and numbers; a switch is float(switch)."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +203,8 @@ class Latent:
 
     def _columns(self, value) -> list[Any]:
         """A number or array, as one weight per component (a number or [N])."""
+        if isinstance(value, bool):
+            raise ValueError(_TRUTH_VALUE.format(value))
         if not isinstance(value, int | float):
             self.require_same_rows(_WEIGHTS, value, "offset")
             value = _as_array(value)

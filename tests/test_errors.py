@@ -458,6 +458,19 @@ def test_product_of_latents():
     )
 
 
+def test_truth_values():
+    def deviation(group):
+        return process()(X) + (group == 1) * process("g")(X)
+
+    group = [0, 1, 1, 0, 1, 0]
+    match = r"the truth value False, which .* a list .*jnp\.asarray\(group\) == 1"
+    refused(match, lambda: deviation(group))
+    refused("the truth value True", lambda: process()(X) + (group == group))
+    with handlers.seed(rng_seed=0):
+        terms = deviation(jnp.asarray(group)).terms
+    assert len(terms[0]) == 2
+
+
 def test_indices():
     refused(r"is indexed as latent\[..., q\]", lambda: process()(X)[..., 0])
     refused(r"is indexed as latent\[..., q\]", lambda: process(num_outputs=2)(X)[0])
