@@ -12,6 +12,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.handlers import Messenger, infer_config
 from numpyro.primitives import plate
 
+from svgp_ppl.checks import is_concrete
 from svgp_ppl.handlers import enclosing
 
 __all__ = [
@@ -166,7 +167,8 @@ def require_batch_plate(
 ) -> None:
     """Raise unless plates of the model scale a batch of ``rows`` up to ``size`` data.
 
-    Without one, a batch would count as all the data; a site outside of it, as ``rows``.
+    Without one, a batch would count as all the data; a site outside of it, as ``rows``,
+    unless ``numpyro.handlers.scale`` is around it with size / rows.
 
     Args:
         model_trace: A trace of the model with a batch.
@@ -195,15 +197,25 @@ def require_batch_plate(
     for name, site in model_trace.items():
         is_data = site["type"] == "sample" and site["is_observed"]
         is_batch = rows < size and rows not in others
-        if not (is_data and is_batch and site["scale"] is None):
+        if not (is_data and is_batch) or _stands_for(site, plates, size / rows):
             continue
         if site["fn"].batch_shape[-1:] == (rows,):
             raise ValueError(
-                f"site '{name}' has {rows} rows of a batch, which would count as all "
-                f"of {size}: put it in a plate that says so, "
+                f"site '{name}' has {rows} rows of a batch, which would not count as "
+                f"all of {size}: put it in a plate that says so, "
                 f'numpyro.plate("data", {size}, subsample_size=len(x)), as the other '
                 "sites. (If they are no part of a batch, choose another batch_size.)"
             )
+
+
+def _stands_for(site: dict, plates: dict[str, tuple], times: float) -> bool:
+    """Whether a site is in a subsampled plate, or counts so many times without one."""
+    frames = [plates.get(frame.name) for frame in site["cond_indep_stack"]]
+    if any(frame and frame[1] not in (None, frame[0]) for frame in frames):
+        return True
+    scale = site["scale"]
+    is_known = scale is not None and is_concrete(scale)
+    return is_known and bool(np.allclose(np.asarray(scale), times))
 
 
 def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:

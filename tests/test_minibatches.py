@@ -270,6 +270,19 @@ def test_a_second_site_without_the_scale_is_refused():
             gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
         gp.observe("other", gp.likelihoods.Gaussian(1.0), f(x[:20] + 1.0), obs=others)
 
+    def scaled(scale):
+        def model(x, y=None, others=None, num_data=None):
+            f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), *unseen(Z))
+            with numpyro.plate("data", num_data or len(x), subsample_size=len(x)):
+                gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+            with numpyro.handlers.scale(scale=scale):
+                gp.observe("again", gp.likelihoods.Poisson(), f(x + 1.0), obs=y)
+
+        return model
+
+    with pytest.raises(ValueError, match="site 'again' has 20 rows of a batch"):
+        fit(model=scaled(0.5), num_steps=1)
+    assert len(fit(model=scaled(N / 20), num_steps=1).losses) == 1
     others = np.zeros(20)  # as many as in a batch
     with pytest.raises(ValueError, match="site 'again' has 20 rows of a batch"):
         fit(model=two)
