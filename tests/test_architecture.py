@@ -63,6 +63,7 @@ MAY_IMPORT = {
         "likelihoods",
         "marginals",
         "rows",
+        "runtime",
         "pytrees",
     },
     "primitives": {

@@ -39,6 +39,7 @@ from svgp_ppl.observations.chunks import in_chunks
 from svgp_ppl.observations.missing import KnownEntries, checked_mask, filled, wide
 from svgp_ppl.rows import named_rows
 from svgp_ppl.rows.sharding import first_true, is_sharded
+from svgp_ppl.runtime.dependence import inputs_read
 
 __all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]
 
@@ -107,14 +108,8 @@ class Expected(dist.Distribution):
         def inside(f, y):
             return self.likelihood(f).support(y)
 
-        traced = jax.make_jaxpr(inside)(
-            jnp.zeros(self.latent.shape), jnp.zeros(self.shape())
-        ).jaxpr
-        known = {id(traced.invars[0])}  # f, and what is computed from it
-        for step in traced.eqns:
-            if known & set(map(id, step.invars)):
-                known |= set(map(id, step.outvars))
-        return not known & set(map(id, traced.outvars))
+        given = jnp.zeros(self.latent.shape), jnp.zeros(self.shape())
+        return not inputs_read(jax.make_jaxpr(inside)(*given).jaxpr)[0]
 
     @property
     def called(self) -> str:
