@@ -117,27 +117,6 @@ class GPRN:
         return marginal.average(covariance + spread) + jnp.diag(noise)
 
 
-class _Parts(NamedTuple):
-    """Moments of h = (f, W), by part."""
-
-    nodes: Array  # m_f [.., N, Q]
-    weights: Array  # m_p [.., N, P, Q]
-    of_nodes: Array  # V_f [.., N, Q, Q]
-    crossed: Array  # C_pf [.., N, P, Q, Q], the weight first
-    of_weights: Array  # C_pr [.., N, P, Q, P, Q]
-
-
-def _parts(likelihood: GPRN, marginal: Marginal) -> _Parts:
-    q, p = likelihood.num_nodes, likelihood.num_outputs
-    batch, c = marginal.mean.shape[:-1], marginal.covariance
-    return _Parts(
-        *likelihood.split(marginal.mean),
-        c[..., :q, :q],
-        c[..., q:, :q].reshape(*batch, p, q, q),
-        c[..., q:, q:].reshape(*batch, p, q, p, q),
-    )
-
-
 def _product(subscripts: str, *arrays: Array) -> Array:
     return jnp.einsum(subscripts, *arrays, precision=jax.lax.Precision.HIGHEST)
 
@@ -157,21 +136,24 @@ def _mean_and_variance(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Arr
 
 def _moments_of_product(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Array]:
     """E W f and Cov W f under each component, [.., N, P] and [.., N, P, P]."""
-    if marginal.covariance is None:
+    c = marginal.covariance
+    if c is None:
         eye = jnp.eye(marginal.mean.shape[-1], dtype=marginal.mean.dtype)
-        covariance = marginal.variance[..., None] * eye
-        marginal = Marginal(marginal.mean, marginal.variance, covariance)
-    at = _parts(likelihood, marginal)
-    mean = small_product(at.weights, at.nodes)
-    mean = mean + jnp.trace(at.crossed, axis1=-2, axis2=-1)
-    one_sided = _product("...pi,...rji,...j->...pr", at.weights, at.crossed, at.nodes)
+        c = marginal.variance[..., None] * eye
+    m_f, m_w = likelihood.split(marginal.mean)  # [.., N, Q] and [.., N, P, Q]
+    *batch, p, q = m_w.shape
+    v_f = c[..., :q, :q]
+    c_wf = c[..., q:, :q].reshape(*batch, p, q, q)  # the weight first
+    c_ww = c[..., q:, q:].reshape(*batch, p, q, p, q)
+    mean = small_product(m_w, m_f) + jnp.trace(c_wf, axis1=-2, axis2=-1)
+    one_sided = _product("...pi,...rji,...j->...pr", m_w, c_wf, m_f)
     covariance = (
-        _product("...pi,...ij,...rj->...pr", at.weights, at.of_nodes, at.weights)
+        _product("...pi,...ij,...rj->...pr", m_w, v_f, m_w)
         + one_sided
         + jnp.swapaxes(one_sided, -1, -2)
-        + _product("...i,...pirj,...j->...pr", at.nodes, at.of_weights, at.nodes)
-        + _product("...ij,...pirj->...pr", at.of_nodes, at.of_weights)
-        + _product("...pij,...rji->...pr", at.crossed, at.crossed)
+        + _product("...i,...pirj,...j->...pr", m_f, c_ww, m_f)
+        + _product("...ij,...pirj->...pr", v_f, c_ww)
+        + _product("...pij,...rji->...pr", c_wf, c_wf)
     )
     return mean, covariance
 
