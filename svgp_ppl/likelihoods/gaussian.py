@@ -157,9 +157,7 @@ def _without_the_mean(marginal: Marginal) -> tuple[Callable, Marginal]:
 @predictive_mean_and_variance.register
 def _(likelihood: HeteroscedasticGaussian, marginal: Marginal):
     m0, m1, v0, v1, _ = _first_two_components(marginal)
-    mean = marginal.average(m0)
-    noise = jnp.exp(2.0 * (m1 + v1))
-    return mean, marginal.average(noise + v0 + jnp.square(m0 - mean))
+    return marginal.total(m0, jnp.exp(2.0 * (m1 + v1)) + v0)
 
 
 @register_dataclass

@@ -111,10 +111,9 @@ class GPRN:
             marginal: Distribution of the latent, ``latent.marginal()``.
         """
         mean, covariance = _moments_of_product(self, marginal)
-        shift = mean - marginal.average(mean)
-        spread = shift[..., :, None] * shift[..., None, :]
+        outputs = Marginal(mean, None, covariance, marginal.log_weights)
         noise = jnp.square(jnp.broadcast_to(self.scale, (self.num_outputs,)))
-        return marginal.average(covariance + spread) + jnp.diag(noise)
+        return outputs.total_covariance + jnp.diag(noise)
 
 
 def _product(subscripts: str, *arrays: Array) -> Array:
@@ -169,10 +168,8 @@ def _(likelihood: GPRN, y, marginal: Marginal):
 
 @predictive_mean_and_variance.register
 def _(likelihood: GPRN, marginal: Marginal):
-    each, variance = _mean_and_variance(likelihood, marginal)
-    mean = marginal.average(each)
-    total = marginal.average(variance + jnp.square(each - mean))
-    return mean, total + jnp.square(likelihood.scale)
+    mean, variance = marginal.total(*_mean_and_variance(likelihood, marginal))
+    return mean, variance + jnp.square(likelihood.scale)
 
 
 @closed_form_log_predictive.register
