@@ -42,11 +42,11 @@ def cdf(distribution: Any, value: Any) -> Array:
         NotImplementedError: The distribution has none.
     """
     own: Any = type(distribution).cdf
-    function: Any = _IN_PLACE_OF.get(own, own)
-    if own is dist.Distribution.cdf:
-        found = (f for kinds, f in _WITHOUT if isinstance(distribution, kinds))
-        function = next(found, own)
-    return function(distribution, value)
+    for kind, formula in _FORMULAS.items():
+        # A subclass may have a function of its own.
+        if isinstance(distribution, kind) and own is kind.cdf:
+            return formula(distribution, value)
+    return distribution.cdf(value)
 
 
 def _poisson(distribution: Any, value: Any) -> Array:
@@ -92,17 +92,16 @@ def _shares(distribution: Any) -> tuple[Array, Array]:
     return 1.0 - distribution.probs, distribution.probs
 
 
-_IN_PLACE_OF: dict[Any, Callable[[Any, Any], Array]] = {
-    dist.Poisson.cdf: _poisson,
-    dist.GammaPoisson.cdf: _gamma_poisson,
-    dist.Gamma.cdf: _gamma_variable,
-    dist.Beta.cdf: _beta_variable,
+_FORMULAS: dict[Any, Callable[[Any, Any], Array]] = {
+    dist.Poisson: _poisson,
+    dist.GammaPoisson: _gamma_poisson,
+    dist.Gamma: _gamma_variable,
+    dist.Beta: _beta_variable,
+    dist.BinomialProbs: _binomial,
+    dist.BinomialLogits: _binomial,
+    dist.GeometricProbs: _geometric,
+    dist.GeometricLogits: _geometric,
 }
-# Distributions without one in NumPyro.
-_WITHOUT: tuple[tuple[Any, Callable[[Any, Any], Array]], ...] = (
-    ((dist.BinomialProbs, dist.BinomialLogits), _binomial),
-    ((dist.GeometricProbs, dist.GeometricLogits), _geometric),
-)
 
 
 def _gamma(a: Any, x: Any, *, upper: bool) -> Array:
