@@ -20,7 +20,7 @@ from svgp_ppl.expectations.predictive import (
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.stirling import stirling_error
-from svgp_ppl.likelihoods.values import Value, as_float
+from svgp_ppl.likelihoods.values import Value, settle_scale
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -60,8 +60,7 @@ class Gaussian:
     scale: Value
 
     def __post_init__(self):
-        require_positive(self.scale, "the scale of a Gaussian likelihood")
-        object.__setattr__(self, "scale", as_float(self.scale))
+        settle_scale(self, "Gaussian")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(f, scale²)."""
@@ -179,8 +178,7 @@ class StudentT:
 
     def __post_init__(self):
         require_positive(self.df, "the df of a StudentT likelihood")
-        require_positive(self.scale, "the scale of a StudentT likelihood")
-        object.__setattr__(self, "scale", as_float(self.scale))
+        settle_scale(self, "StudentT")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """StudentT(df, f, scale)."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from svgp_ppl.checks import require_count, require_positive
+from svgp_ppl.checks import require_count
 from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
 from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.log_average import (
@@ -31,7 +31,7 @@ from svgp_ppl.expectations.predictive import (
     log_predictive_density,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.values import Value, as_float, require_components
+from svgp_ppl.likelihoods.values import Value, require_components, settle_scale
 from svgp_ppl.linalg import (
     floored_sqrt,
     safe_sqrt,
@@ -86,8 +86,7 @@ class GPRN:
     def __post_init__(self):
         require_count(self.num_outputs, "num_outputs", 1)
         require_count(self.num_nodes, "num_nodes", 1)
-        require_positive(self.scale, "the scale of a GPRN likelihood")
-        object.__setattr__(self, "scale", as_float(self.scale))
+        settle_scale(self, "GPRN")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """N(W f, scale² I) over [P]; the components f [.., N, Q + P Q]."""

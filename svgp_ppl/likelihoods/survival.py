@@ -28,7 +28,7 @@ from svgp_ppl.expectations.predictive import (
 from svgp_ppl.likelihoods.counts import mode_below_exponential, rate_of
 from svgp_ppl.likelihoods.gaussian import Gaussian
 from svgp_ppl.likelihoods.probit import log_ndtr, mean_log_ndtr
-from svgp_ppl.likelihoods.values import Value, as_float
+from svgp_ppl.likelihoods.values import Value, settle_scale
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -60,8 +60,7 @@ class CensoredGaussian:
     censored: Value = 0
 
     def __post_init__(self):
-        require_positive(self.scale, "the scale of a CensoredGaussian likelihood")
-        object.__setattr__(self, "scale", as_float(self.scale))
+        settle_scale(self, "CensoredGaussian")
         _require_codes(self.censored, (-1, 0, 1), "CensoredGaussian")
 
     def __call__(self, f: Array) -> dist.Distribution:

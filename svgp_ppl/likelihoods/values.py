@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svgp_ppl.checks import is_concrete, is_real
+from svgp_ppl.checks import is_concrete, is_real, require_positive
 
 __all__ = [
     "NOISE_VARIANCE",
     "Value",
-    "as_float",
     "noise_variance",
     "require_components",
     "require_flip",
     "require_share",
+    "settle_scale",
 ]
 
 Value = Any  # a number, an array that broadcasts to [N], or a traced value
@@ -26,11 +26,18 @@ Value = Any  # a number, an array that broadcasts to [N], or a traced value
 NOISE_VARIANCE = {"step": 0.0, "probit": 1.0, "logit": 2.897}
 
 
-def as_float(value: Value) -> Value:
-    """A value that can be squared: in ``int32`` 100,000² is 1,410,065,408.
+def settle_scale(likelihood: Any, name: str) -> None:
+    """Refuse a concrete scale that is not positive; make it one that can be squared.
 
-    Whole numbers become floats, and half precision single; anything else is unchanged.
+    In ``int32`` 100,000² is 1,410,065,408: whole numbers become floats, and half
+    precision single.
     """
+    scale = likelihood.scale
+    require_positive(scale, f"the scale of a {name} likelihood")
+    object.__setattr__(likelihood, "scale", _as_float(scale))
+
+
+def _as_float(value: Value) -> Value:
     if isinstance(value, int):
         return float(value)
     if not isinstance(value, np.ndarray | np.generic | jax.Array) or not is_real(value):

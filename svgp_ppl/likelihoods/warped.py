@@ -11,14 +11,14 @@ from jax import random
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
-from svgp_ppl.checks import is_concrete, require_positive
+from svgp_ppl.checks import is_concrete
 from svgp_ppl.expectations import GaussHermite, average, closed_form_expectation
 from svgp_ppl.expectations.cumulative import closed_form_cdf
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.values import Value, as_float
+from svgp_ppl.likelihoods.values import Value, settle_scale
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -63,8 +63,7 @@ class Warped:
     scale: Value
 
     def __post_init__(self):
-        require_positive(self.scale, "the scale of a Warped likelihood")
-        object.__setattr__(self, "scale", as_float(self.scale))
+        settle_scale(self, "Warped")
         needed = ("__call__", "inv", "log_abs_det_jacobian", "domain")
         missing = [name for name in needed if not hasattr(self.transform, name)]
         if missing or isinstance(self.transform, type):
