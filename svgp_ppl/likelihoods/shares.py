@@ -114,11 +114,6 @@ def _(likelihood: Binomial):
     return True
 
 
-@nearest_singularity.register
-def _(likelihood: Binomial, y):
-    return 0.0, jnp.pi  # of σ, at ± i π
-
-
 @predictive_mean_and_variance.register
 def _(likelihood: Binomial, marginal: Marginal):
     # With p = σ(f): Var y = n E p (1 − p) + n² Var p
@@ -172,7 +167,7 @@ class _Share(dist.Beta):
 
 
 @nearest_singularity.register
-def _(likelihood: Beta, y):
+def _(likelihood: Binomial | Beta, y):
     return 0.0, jnp.pi  # of σ, at ± i π
 
 
