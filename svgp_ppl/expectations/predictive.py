@@ -40,6 +40,7 @@ from svgp_ppl.rows import in_batches
 __all__ = [
     "closed_form_log_predictive",
     "log_predictive_density",
+    "moments_of_label",
     "predictive_mean_and_variance",
     "predictive_probabilities",
 ]
@@ -131,11 +132,7 @@ def _moments(given: Any) -> tuple[Any, Any]:
     while isinstance(inner, dist.Independent | dist.MaskedDistribution):
         inner = inner.base_dist
     if isinstance(inner, dist.CategoricalProbs | dist.CategoricalLogits):
-        probs = jnp.asarray(inner.probs)
-        labels = jnp.arange(probs.shape[-1], dtype=probs.dtype)
-        mean = jnp.sum(probs * labels, axis=-1)
-        squares = jnp.square(labels - mean[..., None])
-        return mean, jnp.sum(probs * squares, axis=-1)
+        return moments_of_label(jnp.asarray(inner.probs))
     support = getattr(given.support, "base_constraint", given.support)
     if support is dist.constraints.circular:
         raise NotImplementedError(
@@ -143,6 +140,14 @@ def _moments(given: Any) -> tuple[Any, Any]:
             "direction and a spread between 0 and 1; take those of draws"
         )
     return given.mean, given.variance
+
+
+def moments_of_label(probs: Array) -> tuple[Array, Array]:
+    """Mean and variance of the number of a class, for ordered classes."""
+    labels = jnp.arange(probs.shape[-1], dtype=probs.dtype)
+    mean = jnp.sum(probs * labels, axis=-1)
+    squares = jnp.square(labels - mean[..., None])
+    return mean, jnp.sum(probs * squares, axis=-1)
 
 
 def _of_normals(likelihood, y, marginal: Marginal) -> Callable:

@@ -14,6 +14,7 @@ from svgp_ppl.checks import require_count
 from svgp_ppl.expectations import closed_form_expectation, is_log_concave
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
+    moments_of_label,
     predictive_mean_and_variance,
     predictive_probabilities,
 )
@@ -147,13 +148,9 @@ def _(likelihood: AdditiveNoiseCategorical, marginal: Marginal):
 
 
 def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    """Mean and variance of the number of the class; for ordered classes."""
-    labels = jnp.arange(likelihood.num_classes, dtype=marginal.mean.dtype)
     support = dist.constraints.integer_interval(0, likelihood.num_classes - 1)
     probs: Any = predictive_probabilities(likelihood, support, marginal)
-    mean = jnp.sum(probs * labels, axis=-1)
-    square = jnp.square(labels - mean[..., None])
-    return mean, jnp.sum(probs * square, axis=-1)
+    return moments_of_label(probs)
 
 
 @register_dataclass
