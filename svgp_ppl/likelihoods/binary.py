@@ -82,11 +82,6 @@ def _(likelihood: Bernoulli, y, marginal: Marginal):
     return log_ndtr(jnp.where(y == 1, z, -z))
 
 
-@predictive_mean_and_variance.register
-def _(likelihood: Bernoulli, marginal: Marginal):
-    return _moments_of_label(likelihood, marginal)
-
-
 @register_dataclass
 @dataclass(frozen=True)
 class AdditiveNoiseBernoulli:
@@ -181,12 +176,8 @@ def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
 
 
 @predictive_mean_and_variance.register
-def _(likelihood: AdditiveNoiseBernoulli, marginal: Marginal):
-    return _moments_of_label(likelihood, marginal)
-
-
-def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    """E y = p and Var y = p (1 − p)."""
+def _(likelihood: Bernoulli | AdditiveNoiseBernoulli, marginal: Marginal):
+    # E y = p and Var y = p (1 − p)
     ones = jnp.ones(marginal.mean.shape[-1], marginal.mean.dtype)
     probability = jnp.exp(log_predictive_density(likelihood, ones, marginal))
     return probability, probability * (1.0 - probability)

@@ -142,17 +142,6 @@ def _(likelihood: AdditiveNoiseCategorical, y, marginal: Marginal):
     return _log_mixture(s, likelihood.flip, likelihood.num_classes)
 
 
-@predictive_mean_and_variance.register
-def _(likelihood: AdditiveNoiseCategorical, marginal: Marginal):
-    return _moments_of_label(likelihood, marginal)
-
-
-def _moments_of_label(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    support = dist.constraints.integer_interval(0, likelihood.num_classes - 1)
-    probs: Any = predictive_probabilities(likelihood, support, marginal)
-    return moments_of_label(probs)
-
-
 @register_dataclass
 @dataclass(frozen=True)
 class Softmax:
@@ -219,5 +208,7 @@ def _(likelihood: Softmax):
 
 
 @predictive_mean_and_variance.register
-def _(likelihood: Softmax, marginal: Marginal):
-    return _moments_of_label(likelihood, marginal)
+def _(likelihood: AdditiveNoiseCategorical | Softmax, marginal: Marginal):
+    support = dist.constraints.integer_interval(0, likelihood.num_classes - 1)
+    probs: Any = predictive_probabilities(likelihood, support, marginal)
+    return moments_of_label(probs)
