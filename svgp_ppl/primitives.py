@@ -115,11 +115,10 @@ def sparse_gp(
     factor = factorised(gram, inducing["jitter"])
     process = SparseGP(full_name, kernel, features, factor, prior, mean, num_outputs)
     inducing["process"] = process
-    value = numpyro.sample(name, prior, infer=infer)
-    if isinstance(value, dist.Distribution):
-        has = value.batch_shape + value.event_shape
-    else:
-        has = jnp.shape(value)
+    qv: Any = numpyro.sample(name, prior, infer=infer)
+    if not isinstance(qv, dist.Distribution):
+        qv = dist.Delta(qv, event_dim=jnp.ndim(qv))
+    has = qv.batch_shape + qv.event_shape
     if has != shape:
         raise ValueError(
             f"the whitened values of process '{name}' must have shape {shape} and have "
@@ -128,9 +127,7 @@ def sparse_gp(
             "of the model); and a process cannot be inside a plate (ask for several "
             "with num_outputs)."
         )
-    if isinstance(value, dist.Distribution):
-        return replace(process, qv=value)
-    return replace(process, qv=dist.Delta(value, event_dim=len(shape)))
+    return replace(process, qv=qv)
 
 
 def _require_values(name: str, kernel, jitter) -> None:
