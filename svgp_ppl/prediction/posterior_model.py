@@ -126,10 +126,6 @@ class PosteriorModel:
             set_up(guide, random.key(0), *as_jax_arrays(args, kwargs))
         self._made_of = (model, guide, points, static)
 
-    def _trace(self, *run, **options) -> dict[str, dict]:
-        """The sites of the model in one run; the arguments of ``_traces``."""
-        return self._traces(*run, **options)[1]
-
     def _traces(
         self, posterior, key, args, kwargs, outer=None
     ) -> tuple[dict[str, dict], dict[str, dict]]:
@@ -296,7 +292,7 @@ class PosteriorModel:
                 index, run_key, key = draw
                 posterior = self._one(leaves, index)
                 under = None if outer is None else partial(outer, key=key)
-                sites = self._trace(posterior, run_key, args, kwargs, under)
+                _, sites = self._traces(posterior, run_key, args, kwargs, under)
                 return function(sites, key, *data)
 
             draws = tuple(choose(key, *data))
