@@ -85,7 +85,7 @@ class Groups:
         self._posterior = taken
         self._runs = PosteriorModel(model, taken, args, kwargs, key_run)
         self._runs.require_fit()
-        require_same_columns(posterior, self._runs.input_columns)
+        require_same_columns(posterior, self._runs.facts.input_columns)
         self._facts = self._runs.look(self._facts_of)
         self.data = self._data()
         used = {n: v for n, v in taken.params.items() if n in self._facts.params}
@@ -183,7 +183,7 @@ class Groups:
         origin, columns = (
             dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
         )
-        columns = columns or self._runs.input_columns
+        columns = columns or self._runs.facts.input_columns
         precision = known_of(self._like, "precision") or jnp.result_type(float).name
         of_inputs = origin, columns
         kept = Kept(self._facts.whitened, self._layouts, *of_inputs, precision)

@@ -183,7 +183,8 @@ class PosteriorModel:
         return self._args, self._kwargs
 
     @cached_property
-    def _facts(self) -> _Facts:
+    def facts(self) -> _Facts:
+        """What one run of the model says, whose arguments are checked."""
         keys = asks_for_keys()
 
         def outer(model: Callable) -> Callable:
@@ -217,27 +218,12 @@ class PosteriorModel:
         Raises:
             ValueError: There is none, or the posterior misses a site.
         """
-        if not self._facts.num_data:
+        if not self.facts.num_data:
             raise ValueError(
                 "the model has no observe site to predict; for other sites use "
                 "numpyro.infer.Predictive."
             )
-        return self._facts.num_data
-
-    @property
-    def has_layers(self) -> bool:
-        """Whether the model draws layers."""
-        return self._facts.has_layers
-
-    @property
-    def input_columns(self) -> dict[str, list[list[str]]]:
-        """Columns of the tables that each process is called with."""
-        return self._facts.input_columns
-
-    @property
-    def is_random(self) -> bool:
-        """Whether guide or model draw anything besides the whitened values."""
-        return self._facts.is_random
+        return self.facts.num_data
 
     @property
     def guide_names(self) -> set[str]:

@@ -66,10 +66,10 @@ def predict(
     args, kwargs = jax.tree.map(as_it_is_now, (args, kwargs))
     require_same_z(posterior, model, args, kwargs)
     runs = PosteriorModel(model, take_posterior(posterior, params), args, kwargs, key)
-    require_same_columns(posterior, runs.input_columns)
+    require_same_columns(posterior, runs.facts.input_columns)
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws
-    elif not runs.is_random:
+    elif not runs.facts.is_random:
         num_draws = 1
     elif key is None:
         raise ValueError(

@@ -128,7 +128,7 @@ class Prediction:
         Raises:
             ValueError: The model has layers, which are drawn input by input.
         """
-        if self._sites.runs.has_layers:
+        if self._sites.runs.facts.has_layers:
             raise ValueError(
                 "latent_covariance is not known for a deep model, whose layers are "
                 "drawn at each input by itself. Take it of gp.draw_functions(...): "

@@ -81,7 +81,7 @@ def draw_functions(
     require_same_z(posterior, model, args, kwargs)
     key_choice, key_model, key_runs, key_functions = random.split(key, 4)
     runs = PosteriorModel(model, taken, args, kwargs, key_model, points=True)
-    require_same_columns(posterior, runs.input_columns)
+    require_same_columns(posterior, runs.facts.input_columns)
     numbers = _numbers_of_a_draw(runs, method, num_features)
 
     def choose(_, key_choice, key_runs, key_functions) -> Draws:
