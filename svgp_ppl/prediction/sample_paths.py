@@ -22,7 +22,7 @@ from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
 from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel
 
-__all__ = ["PathMethod", "as_sample_paths", "draw_functions"]
+__all__ = ["draw_functions"]
 
 # Numbers in the largest matrices of the draws evaluated at a time: 32 MB in float64.
 _NUMBERS_AT_A_TIME = 2**22

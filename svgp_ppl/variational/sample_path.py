@@ -182,7 +182,7 @@ class FeaturePath:
             k = process.features.k_uf(process.kernel, rows)
             return prior + matmul(k.T, self.correction)
 
-        values = x.of(lambda rows: _in_rows(smooth, rows).T)
+        values = x.of(lambda x: in_blocks(smooth, x, _ROWS_AT_A_TIME, axis=0).T)
         white = _white_variance(process.kernel, x)
         if white is not None:
             values = values + safe_sqrt(white) * self._noise(values.shape)
@@ -259,8 +259,3 @@ def _white_variance(kernel, x: LinearFunctional) -> Array | None:
         return None
     zeros = [jnp.zeros(len(part), known[0].dtype) for part in x.parts]
     return jnp.concatenate([z if w is None else w for z, w in zip(zeros, parts)])
-
-
-def _in_rows(evaluate, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
-    """``evaluate``, rows [n, D] -> [n, P], on a block of rows at a time."""
-    return in_blocks(evaluate, x, _ROWS_AT_A_TIME, axis=0)
