@@ -160,11 +160,11 @@ class FeaturePath:
         key: Random key of the function.
         value: v, [M] or [P, M].
         jitter: Absolute amount on the diagonal of k(z, z) with which L was formed, a
-            number or [M]; None for the default.
+            number or [M]; None for the default of points.
         num_features: Number of features.
     """
 
-    def __init__(self, key, value, jitter=None, num_features: int = 1024):
+    def __init__(self, key, value, jitter, num_features: int):
         self.key, self.key_features, self.key_weights = random.split(key, 3)
         self.v = _outputs_first(value)
         self.jitter, self.num_features = jitter, num_features
@@ -202,7 +202,10 @@ class FeaturePath:
         at_z = z.of(lambda x: self.features(x).T)  # [F, M]
         shape = (len(at_z), len(self.v))
         self.weights = random.normal(self.key_weights, shape, dtype)
-        jitter = _default_jitter(kernel, z) if self.jitter is None else self.jitter
+        jitter = self.jitter
+        if jitter is None:
+            variances = z.variance(kernel)
+            jitter = default_jitter(variances.dtype) * jnp.mean(variances)
         variance = jnp.broadcast_to(jnp.asarray(jitter, dtype), (len(z),))
         white = _white_variance(kernel, z)
         variance = variance if white is None else variance + white
@@ -220,31 +223,16 @@ def _outputs_first(value) -> Float[Array, "P M"]:
     return jnp.atleast_2d(jnp.asarray(value, jnp.result_type(value, float)))
 
 
-def _default_jitter(kernel, x: LinearFunctional) -> Array:
-    """What goes onto the diagonal of k(x, x): one number for points, else [N].
-
-    For points it is that of ``linalg.cholesky``. Rows of other functionals differ in
-    scale: each has a share of its own variance, or of the mean if that is zero.
-    """
-    variances = x.variance(kernel)
-    if not isinstance(x, Points):
-        return _share_of_own(variances)
-    return default_jitter(variances.dtype) * jnp.mean(variances)
-
-
-def _share_of_own(variances: Float[Array, " N"]) -> Float[Array, " N"]:
-    scale = jnp.where(variances > 0.0, variances, jnp.mean(variances))
-    return default_jitter(variances.dtype) * scale
-
-
 def _jitter_of_rows(kernel, x: LinearFunctional) -> Float[Array, " N"]:
-    """A jitter for each row, [N]: a share of its own variance.
+    """A jitter for each row, [N]: a share of its own variance, of the mean if zero.
 
     A share of the mean would hide a row whose variance is far below it.
     """
     variances = x.variance(kernel)
-    rounding = _ROUNDING * jnp.finfo(variances.dtype).eps * jnp.mean(variances)
-    return _share_of_own(variances) + rounding
+    mean = jnp.mean(variances)
+    scale = jnp.where(variances > 0.0, variances, mean)
+    rounding = _ROUNDING * jnp.finfo(variances.dtype).eps * mean
+    return default_jitter(variances.dtype) * scale + rounding
 
 
 def _white_variance(kernel, x: LinearFunctional) -> Array | None:
