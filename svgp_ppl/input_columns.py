@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from svgp_ppl.diagnostics.kept import known_of
-from svgp_ppl.handlers import is_layer
-from svgp_ppl.observations import observe_sites
+from svgp_ppl.observations import latents_of
 
 __all__ = ["columns_of", "require_same_columns"]
 
 
 def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
     """Process -> the columns of each table that it is called with, in a trace."""
-    latents = [expected.latent for expected in observe_sites(sites).values()]
-    latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
+    latents = latents_of(sites).values()
     found: dict[str, list[list[str]]] = {}
     for view, _ in (element for a in latents for t in a.terms for element in t):
         names, known = _names(view.source), found.setdefault(view.process.name, [])

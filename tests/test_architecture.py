@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "process",
     },
     "inducing_origin": {"diagnostics", "handlers", "rows", "runtime"},
-    "input_columns": {"diagnostics", "handlers", "observations"},
+    "input_columns": {"diagnostics", "observations"},
     "elbo": {
         "handlers",
         "observations",
@@ -108,7 +108,6 @@ MAY_IMPORT = {
         "inducing_origin",
         "input_columns",
         "kernels",
-        "latent",
         "linalg",
         "observations",
         "plates",

@@ -25,8 +25,7 @@ from numpyro.handlers import Messenger
 
 from svgp_ppl.features import LinearFunctional, covariance
 from svgp_ppl.handlers import is_layer, is_point, trace_of, traces_of
-from svgp_ppl.latent import Latent
-from svgp_ppl.observations import is_latent, observe_sites
+from svgp_ppl.observations import is_latent, latents_of, observe_sites
 from svgp_ppl.process import SparseGP
 
 __all__ = ["Forgotten", "forgotten"]
@@ -102,11 +101,9 @@ def forgotten(
     )
 
 
-def _sums(sites: Mapping[str, dict], key) -> Array:
+def _sums(sites: dict[str, dict], key) -> Array:
     """What acts beside the processes, cᵀ Σ_t w_t m_t(x_t), and what u means; [3]."""
-    seen = observe_sites(dict(sites))
-    latents: list[Latent] = [expected.latent for expected in seen.values()]
-    latents += [s["infer"]["latent"] for s in sites.values() if is_layer(s)]
+    seen = observe_sites(sites)
     total = of_means = of_features = jnp.zeros(())
     for name, expected in seen.items():
         key, own = random.split(key)
@@ -114,7 +111,7 @@ def _sums(sites: Mapping[str, dict], key) -> Array:
         held = jax.lax.stop_gradient(expected.marginal())
         terms = expected.log_prob_of(sites[name]["value"], held)
         total += jnp.sum(c * terms)
-    for latent in latents:
+    for latent in latents_of(sites).values():
         for terms, offset in zip(latent.terms, latent.offsets):
             key, own = random.split(key)
             c, d = random.uniform(own, (2, latent.num_data), minval=0.5, maxval=1.5)

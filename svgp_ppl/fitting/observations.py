@@ -26,10 +26,10 @@ from svgp_ppl.expectations import (
     num_components,
 )
 from svgp_ppl.features import Integral, Points, covariance
-from svgp_ppl.handlers import counts_once, is_inducing, is_layer, unwrapped
+from svgp_ppl.handlers import counts_once, is_inducing, unwrapped
 from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import matmul, squared_distance, whiten
-from svgp_ppl.observations import Expected, observe_sites
+from svgp_ppl.observations import Expected, latents_of, observe_sites
 from svgp_ppl.rows import in_batches
 from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
 
@@ -145,11 +145,8 @@ def _covariance(marginal: Any) -> Array:
 
 def inputs_of(model_trace: dict[str, dict]) -> dict[tuple[str, str, int], Inputs]:
     """Every process at the inputs of every site and layer that sees it."""
-    seen = {n: expected.latent for n, expected in observe_sites(model_trace).items()}
-    layers = {n: site for n, site in model_trace.items() if is_layer(site)}
-    seen |= {n: site["infer"]["latent"] for n, site in layers.items()}
     found = {}
-    for name, latent in seen.items():
+    for name, latent in latents_of(model_trace).items():
         found |= _inputs_of_latent(name, latent)
     return found
 

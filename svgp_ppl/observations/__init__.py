@@ -4,6 +4,7 @@ from svgp_ppl.observations.expected import (
     Expected,
     expected_of,
     is_latent,
+    latents_of,
     observe_sites,
     require_observed,
 )
@@ -12,6 +13,7 @@ __all__ = [
     "Expected",
     "expected_of",
     "is_latent",
+    "latents_of",
     "observe_sites",
     "require_observed",
 ]

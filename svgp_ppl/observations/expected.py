@@ -32,7 +32,7 @@ from svgp_ppl.expectations import (
     shifted,
     variational_expectation,
 )
-from svgp_ppl.handlers import is_inducing, unwrapped
+from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.latent import Latent
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.observations.chunks import in_chunks
@@ -41,7 +41,7 @@ from svgp_ppl.rows import named_rows
 from svgp_ppl.rows.sharding import first_true, is_sharded
 from svgp_ppl.runtime.dependence import inputs_read
 
-__all__ = ["Expected", "expected_of", "is_latent", "observe_sites"]
+__all__ = ["Expected", "expected_of", "is_latent", "latents_of", "observe_sites"]
 
 
 class Expected(dist.Distribution):
@@ -360,6 +360,13 @@ def observe_sites(trace: dict[str, dict]) -> dict[str, Expected]:
     """The ``Expected`` of every ``observe`` site of a trace, by name."""
     found = {name: expected_of(site) for name, site in trace.items()}
     return {name: expected for name, expected in found.items() if expected is not None}
+
+
+def latents_of(trace: dict[str, dict]) -> dict[str, Latent]:
+    """The latent of every ``observe`` site and of every layer of a trace, by name."""
+    found = {name: expected.latent for name, expected in observe_sites(trace).items()}
+    layers = {name: site for name, site in trace.items() if is_layer(site)}
+    return found | {name: site["infer"]["latent"] for name, site in layers.items()}
 
 
 def require_observed(trace: dict[str, dict]) -> None:
