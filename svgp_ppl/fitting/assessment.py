@@ -121,15 +121,15 @@ class _Assessment:
         self.num_rows = lengths[0] if lengths else 0
         self.num_seen = self.num_rows
         if self.num_rows > _MOST_ROWS:
-            self._take_some(fit, model, args, kwargs)
+            self._take_some(fit, model, args, kwargs, lengths)
         set_up(fit.guide, random.key(_SEED), *self.rows.first())
         self.arrays = self.rows.block(0, 1, 1)
         self.made_of = (model, fit.guide, self.rows.made_of)
 
-    def _take_some(self, fit: Fit, model: Callable, args: tuple, kwargs: dict) -> None:
+    def _take_some(
+        self, fit: Fit, model: Callable, args: tuple, kwargs: dict, lengths: list[int]
+    ) -> None:
         """Keep only some rows, unless the model insists on all of them."""
-        leaves = [x for x in jax.tree.leaves((args, kwargs)) if is_array(x)]
-        lengths = {len(x) for x in leaves if np.ndim(x)}
         # Another number than that of other arrays, whose rows are all seen.
         size = next(n for n in range(_MOST_ROWS, 0, -1) if n not in lengths)
         some = Minibatches(args, kwargs, size, _SEED)
