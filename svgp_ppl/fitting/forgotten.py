@@ -24,7 +24,7 @@ from jaxtyping import Array
 from numpyro.handlers import Messenger
 
 from svgp_ppl.features import LinearFunctional, covariance
-from svgp_ppl.handlers import is_layer, is_point, trace_of, traces_of
+from svgp_ppl.handlers import is_layer, is_point, trace_of
 from svgp_ppl.observations import is_latent, latents_of, observe_sites
 from svgp_ppl.process import SparseGP
 
@@ -50,6 +50,7 @@ def forgotten(
     key,
     guide: Callable,
     model: Callable,
+    traces: tuple[dict[str, dict], dict[str, dict]],
     params: Mapping[str, Any],
     frozen: Set[str],
     args: tuple,
@@ -58,17 +59,16 @@ def forgotten(
     """Which values move, and act beside the processes or on the meaning of their u.
 
     Args:
-        key: Random key.
+        key: Random key, with which both were run.
         guide: The guide.
         model: The model.
+        traces: Sites of both at the fit.
         params: Parameters of the fit.
         frozen: Names of those that stay as they are.
         args: Arguments of the model.
         kwargs: Its keyword arguments.
     """
-    of_guide, sites = traces_of(
-        guide, model, args, kwargs, keys=(key, key), values=params
-    )
+    of_guide, sites = traces
     at = {n: s["value"] for n, s in sites.items() if is_latent(s)}
     at |= {n: params[n] for n, s in sites.items() if s["type"] == "param"}
     at = {n: value for n, value in at.items() if _is_real(value)}

@@ -170,7 +170,7 @@ def _seen_by(
     def of_fit(key, params, arrays):
         args, kwargs = combine(arrays)
         run: dict[str, Any] = {"keys": (key, key), "values": params}
-        of_guide, sites = traces_of(guide, model, args, kwargs, **run)
+        traces = of_guide, sites = traces_of(guide, model, args, kwargs, **run)
         exact = marginalised(sites)
         if any(_is_drawn(site) for n, site in of_guide.items() if n not in exact):
             # At the centre of θ, not at a draw of it; the same for every key.
@@ -187,7 +187,8 @@ def _seen_by(
                 qv = moments([site["value"]], [len(process.features)])
                 prior = prior_of(site)
                 found[name] = (qv, prior, process.features)
-        return found, forgotten(key, guide, model, params, frozen, args, kwargs)
+        lost = forgotten(key, guide, model, traces, params, frozen, args, kwargs)
+        return found, lost
 
     made_of = ("what a fit has seen", model, guide, static, frozen)
     of_all = call(of_fit, made_of, key, params, arrays, runs_once=True)
