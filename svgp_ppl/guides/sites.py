@@ -109,9 +109,7 @@ class AutoSites(ProcessGuide):
         self._members = groups_of(self.blocks, self._shapes, self.prefix)
         if found is not None:
             self._start = {
-                name: _sites_at(
-                    members or {name: self._shapes[name]}, found, members is not None
-                )
+                name: _sites_at(list(members or [name]), found, members is not None)
                 for name, members in self._members.items()
             }
 
@@ -127,10 +125,9 @@ class AutoSites(ProcessGuide):
         priors = self._priors(values, args, kwargs)
         groups = {}
         for name, members in self._members.items():
-            shapes = members or {name: self._shapes[name]}
-            shape = _shape_of(shapes, is_stacked=members is not None)
-            projection, data = self._sites(name, shape, is_stacked=members is not None)
-            chosen = [priors[process] for process in shapes]
+            shape = self._shape_of(name)
+            projection, data = self._sites(name)
+            chosen = [priors[process] for process in members or [name]]
             loc, scale_tril = gaussian_at(projection, data, chosen)
             if len(shape) == 1:
                 loc, scale_tril = loc[0], scale_tril[0]
@@ -140,8 +137,16 @@ class AutoSites(ProcessGuide):
             groups[name] = qv.to_event(len(shape) - 1), members
         return groups
 
-    def _sites(self, name: str, shape: tuple, is_stacked: bool) -> tuple[Array, Array]:
-        """The parameters H and y of a group of values of this shape."""
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        """Shape of the values of a group: stacked, or those of its one process."""
+        members = self._members[name]
+        if members is None:
+            return self._shapes[name]
+        return (sum(map(math.prod, members.values())),)
+
+    def _sites(self, name: str) -> tuple[Array, Array]:
+        """The parameters H and y of a group."""
+        shape = self._shape_of(name)
         shape = shape if len(shape) == 2 else (1, *shape)
         if name in self._start:
             projection, data = self._start[name]
@@ -149,7 +154,7 @@ class AutoSites(ProcessGuide):
             eye = _START * np.eye(shape[1])
             projection = np.broadcast_to(eye, (*shape, shape[1]))
             data = np.zeros(shape)
-        stem, dtype = self._stem(name, is_stacked), jnp.result_type(float)
+        stem, dtype = self._stem(name), jnp.result_type(float)
         start: Any = jnp.asarray(data, dtype)
         if self._is_product and name not in self._start:
             start = off_zero(shape)
@@ -157,8 +162,8 @@ class AutoSites(ProcessGuide):
         y: Any = param(f"{stem}_data", start)
         return h, y
 
-    def _stem(self, name: str, is_stacked: bool) -> str:
-        return name if is_stacked else f"{self.prefix}_{name}"
+    def _stem(self, name: str) -> str:
+        return f"{self.prefix}_{name}" if self._members[name] is None else name
 
     def _priors(self, values: dict, args: tuple, kwargs: dict) -> dict[str, Prior]:
         """The prior of u of every process, given values of the other latent sites."""
@@ -183,8 +188,7 @@ class AutoSites(ProcessGuide):
 
     def variational_names(self, params: dict) -> set[str]:
         """Names of the parameters of q(v | θ), among those of a fit."""
-        groups = self._members.items()
-        stems = [self._stem(name, members is not None) for name, members in groups]
+        stems = map(self._stem, self._members)
         return {f"{stem}_{kind}" for stem in stems for kind in ("projection", "data")}
 
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
@@ -266,14 +270,6 @@ def prior_of(site: dict) -> Prior:
     return Prior(process.inducing_mean, process.scale_tril)
 
 
-def _shape_of(shapes: Mapping[str, tuple], is_stacked: bool) -> tuple[int, ...]:
-    """Shape of the values of a group: stacked, or those of its one process."""
-    if is_stacked:
-        return (sum(map(math.prod, shapes.values())),)
-    (shape,) = shapes.values()
-    return shape
-
-
 def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
     """θ at a fit, and the moments of its q(v) with the priors there."""
     params = dict(params)
@@ -301,7 +297,7 @@ def _fitted(model: Callable, guide: Callable, params: Mapping, args, kwargs):
 
 
 def _sites_at(
-    shapes: Mapping[str, tuple], found: list, is_stacked: bool
+    names: Sequence[str], found: list, is_stacked: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """H and y of a group, from every q(v) of a fit and the priors there."""
     of_v = {}
@@ -311,13 +307,13 @@ def _sites_at(
         for name, prior in priors.items():
             start, stop = stop, stop + np.size(prior.mean)
             of_v[name] = loc, covariance, np.arange(start, stop), prior
-    missing = sorted(set(shapes) - set(of_v))
+    missing = sorted(set(names) - set(of_v))
     if missing:
         raise ValueError(
             f"start has no Gaussian q(v) of the process(es) {missing}: AutoGaussian, "
             "AutoCoupled, AutoDeep and AutoMixture have one."
         )
-    parts = [of_v[name] for name in shapes]
+    parts = [of_v[name] for name in names]
     loc = np.concatenate([loc[rows] for loc, _, rows, _ in parts])
     size = len(loc)
     covariance, stops = np.zeros((size, size)), np.cumsum([len(p[2]) for p in parts])
@@ -326,7 +322,7 @@ def _sites_at(
         for other_span, (_, other, columns, _) in zip(spans, parts):
             if one is other:  # parts of one Gaussian
                 covariance[span, other_span] = one[np.ix_(rows, columns)]
-    priors = OrderedDict((name, of_v[name][3]) for name in shapes)
+    priors = OrderedDict((name, of_v[name][3]) for name in names)
     num_groups = 1 if is_stacked else len(parts[0][3].mean)
     loc = loc.reshape(num_groups, -1)
     blocks = covariance.reshape(num_groups, loc.shape[1], num_groups, loc.shape[1])
