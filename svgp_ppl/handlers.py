@@ -344,9 +344,6 @@ class replay_distributions(replay):
     A NumPyro handler: a model under it sees each process with its q(v) in force.
     """
 
-    def __init__(self, fn=None, trace=None):
-        super().__init__(fn, trace)
-
     def process_message(self, msg):
         """Give the site its q(v), or the value from ``replay``."""
         name = msg.get("name")
