@@ -163,7 +163,7 @@ def require_outside_scan(name: str) -> None:
 
 
 def require_batch_plate(
-    model_trace: dict[str, dict], size: int, rows: int, others: Set[int] = frozenset()
+    model_trace: dict[str, dict], size: int, rows: int, others: Set[int]
 ) -> None:
     """Raise unless plates of the model scale a batch of ``rows`` up to ``size`` data.
 
@@ -218,7 +218,7 @@ def _stands_for(site: dict, plates: dict[str, tuple], times: float) -> bool:
     return is_known and bool(np.allclose(np.asarray(scale), times))
 
 
-def require_all_rows(sites: dict[str, dict], lengths: Set[int] = frozenset()) -> None:
+def require_all_rows(sites: dict[str, dict], lengths: Set[int]) -> None:
     """Raise if a plate takes new rows in every run, not as many as an argument has."""
     for name, site in sites.items():
         if site["type"] == "plate":
