@@ -314,7 +314,7 @@ class _Run:
         state, params = self.start.state, earlier.params
         self.reached = self.reached._replace(state=state, params=params, **before)
         self.earlier, self.first = earlier, len(earlier.losses)
-        self.compile_seconds, self.stopped = earlier.compile_seconds, False
+        self.compile_seconds = earlier.compile_seconds
 
     def _go_on(self, file: Checkpoint, num_steps: int) -> int:
         """Go on from the file, if it exists; returns the number of steps left."""
