@@ -35,6 +35,7 @@ from svgp_ppl.fitting.observations import (
     weights_of,
 )
 from svgp_ppl.fitting.result import Fit
+from svgp_ppl.guides.fitted import drawn_sites
 from svgp_ppl.handlers import (
     counts_once,
     is_inducing,
@@ -45,7 +46,6 @@ from svgp_ppl.handlers import (
     traces_of,
     unwrapped,
 )
-from svgp_ppl.handlers import is_point as is_point_mass
 from svgp_ppl.observations import is_latent, observe_sites
 from svgp_ppl.plates import all_rows, first_rows
 from svgp_ppl.rows import in_batches, is_array
@@ -181,13 +181,9 @@ class _Assessment:
 
     def _facts(self, key, guide_trace: dict, model_trace: dict) -> Facts:
         require_data(model_trace)
-        exact, sites = marginalised(model_trace), model_trace.values()
+        sites = model_trace.values()
         is_deep = any(map(is_layer, sites))
-        is_point = all(
-            is_point_mass(site["fn"])
-            for name, site in guide_trace.items()
-            if site["type"] == "sample" and name not in exact
-        )
+        is_point = not drawn_sites(guide_trace, marginalised(model_trace))
         are_exact = all(
             isinstance(site["value"], dist.Distribution) and counts_once(site)
             for site in sites

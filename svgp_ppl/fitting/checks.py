@@ -21,7 +21,8 @@ from svgp_ppl.checks import InvalidRow, is_concrete
 from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
-from svgp_ppl.handlers import is_layer, is_point, marginalised, trace_of, unwrapped
+from svgp_ppl.guides.fitted import drawn_sites
+from svgp_ppl.handlers import is_layer, marginalised, trace_of, unwrapped
 from svgp_ppl.input_columns import columns_of
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
@@ -75,14 +76,16 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
 
     def facts(key, params) -> tuple[Facts, list[str]]:
         guide_trace, model_trace = steps.traces(key, params)
-        _require_reparameterised(steps.loss, model_trace, guide_trace)
+        is_marginal = isinstance(steps.loss, MarginalELBO)
+        exact = marginalised(model_trace) if is_marginal else set()
+        _require_reparameterised(steps.loss, guide_trace, exact)
         _warn_of_other_sites(model_trace, guide_trace)
         _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):
             sizes = steps.data.num_rows, steps.data.batch_size
             require_batch_plate(model_trace, *sizes, steps.data.lengths_of_others)
             require_shared_latents(model_trace)
-        parts = _random_parts(steps.loss, model_trace, guide_trace)
+        parts = _random_parts(model_trace, guide_trace, exact)
         has_earlier_data = any(map(_is_memory, model_trace.values()))
         found = _num_observed(model_trace), parts, columns_of(model_trace)
         latent = [name for name, site in model_trace.items() if is_latent(site)]
@@ -257,11 +260,10 @@ def require_deterministic(
     )
 
 
-def _require_reparameterised(loss: ELBO, model_trace: dict, guide_trace: dict) -> None:
+def _require_reparameterised(loss: ELBO, guide_trace: dict, exact: set[str]) -> None:
     """Refuse a loss whose gradient would be wrong, though its value is right."""
     if isinstance(loss, TraceGraph_ELBO):
         return
-    exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
     for name, site in guide_trace.items():
         is_drawn = site["type"] == "sample" and name not in exact
         if is_drawn and not (site["fn"].has_rsample or site["fn"].is_discrete):
@@ -311,9 +313,8 @@ def _require_nothing_mutable(sites: dict[str, dict]) -> None:
             )
 
 
-def _random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]:
+def _random_parts(model_trace: dict, guide_trace: dict, exact: set[str]) -> list[str]:
     """Parts of a bound that draw random numbers, in words."""
-    exact = marginalised(model_trace) if isinstance(loss, MarginalELBO) else set()
     parts = []
     for name, site in model_trace.items():
         expected = expected_of(site)
@@ -325,11 +326,8 @@ def _random_parts(loss: ELBO, model_trace: dict, guide_trace: dict) -> list[str]
             parts.append(f"layer '{name}' draws its values")
         elif expected is not None and expected.key is not None:
             parts.append(f"the expectation of site '{name}' draws its nodes")
-    for name, site in guide_trace.items():
-        drawn = site["type"] == "sample" and name not in exact
-        if drawn and not is_point(site["fn"]):
-            parts.append(f"the guide draws site '{name}'")
-    return parts
+    drawn = drawn_sites(guide_trace, exact)
+    return parts + [f"the guide draws site '{name}'" for name in drawn]
 
 
 def _num_observed(model_trace: dict[str, Any]) -> float:

@@ -31,12 +31,11 @@ from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
-from svgp_ppl.guides.fitted import centre_of
+from svgp_ppl.guides.fitted import centre_of, drawn_sites
 from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import (
     counts_once,
     is_inducing,
-    is_point,
     marginalised,
     set_up,
     trace_of,
@@ -172,7 +171,7 @@ def _seen_by(
         run: dict[str, Any] = {"keys": (key, key), "values": params}
         traces = of_guide, sites = traces_of(guide, model, args, kwargs, **run)
         exact = marginalised(sites)
-        if any(_is_drawn(site) for n, site in of_guide.items() if n not in exact):
+        if drawn_sites(of_guide, exact):
             # At the centre of θ, not at a draw of it; the same for every key.
             centre = centre_of(random.key(0), guide, params, args, kwargs)
             of_others = {n: x for n, x in centre.items() if n in sites.keys() - exact}
@@ -199,10 +198,6 @@ def _seen_by(
         for name, ((loc, cov), prior, z) in found.items()
     }
     return seen, sorted(name for name, is_lost in lost.beside.items() if is_lost)
-
-
-def _is_drawn(site: dict) -> bool:
-    return site["type"] == "sample" and not is_point(site["fn"])
 
 
 def _require_gaussian(name: str, site: dict) -> None:

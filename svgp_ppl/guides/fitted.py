@@ -1,6 +1,6 @@
 """A guide with the values of its parameters, in any form that a user may have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +9,9 @@ from jax import random
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIRunResult
 
-from svgp_ppl.handlers import trace_of
+from svgp_ppl.handlers import is_point, trace_of
 
-__all__ = ["Guide", "as_guide", "centre_of", "guide_and_params"]
+__all__ = ["Guide", "as_guide", "centre_of", "drawn_sites", "guide_and_params"]
 
 # Draws of a guide that determine its centre; all are equal for point estimates.
 _NUM_DRAWS = 64
@@ -78,3 +78,12 @@ def centre_of(
 
     draws = jax.vmap(draw)(random.split(key, _NUM_DRAWS))
     return {name: jnp.mean(values, axis=0) for name, values in draws.items()}
+
+
+def drawn_sites(guide_trace: dict[str, dict], exact: Set[str]) -> list[str]:
+    """Sites that a guide draws: neither points nor among those that are exact."""
+    return [
+        name
+        for name, site in guide_trace.items()
+        if site["type"] == "sample" and name not in exact and not is_point(site["fn"])
+    ]

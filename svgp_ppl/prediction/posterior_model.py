@@ -17,11 +17,10 @@ from jaxtyping import Array
 from numpyro.handlers import substitute
 
 from svgp_ppl.checks import require_arguments
-from svgp_ppl.guides.fitted import Guide
+from svgp_ppl.guides.fitted import Guide, drawn_sites
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
-    is_point,
     marginalised,
     set_up,
     trace_of,
@@ -361,16 +360,11 @@ def _of_shapes(model: Callable) -> Callable:
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
     """Whether anything besides the whitened values of q(v) is drawn."""
-    exact = marginalised(sites)
-    of_guide = (
-        site["type"] == "sample" and n not in exact and not is_point(site["fn"])
-        for n, site in guide_trace.items()
-    )
     of_model = (
         is_layer(site) or (is_latent(site) and name not in guide_trace)
         for name, site in sites.items()
     )
-    return any(of_guide) or any(of_model)
+    return bool(drawn_sites(guide_trace, marginalised(sites))) or any(of_model)
 
 
 def _as_points(guide_trace: dict[str, dict]) -> dict[str, dict]:
