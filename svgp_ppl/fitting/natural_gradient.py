@@ -185,10 +185,8 @@ class _Alternation(NamedTuple):
             return rest.update(slopes, state.rest, free, value_fn=followed, **more)
 
         if not free:
-            moves, (rest_updates, rest_state) = (
-                move_variational(gradients),
-                ({}, state.rest),
-            )
+            moves = move_variational(gradients)
+            rest_updates, rest_state = {}, state.rest
         elif alternates:  # the part whose turn it is not is not computed either
             moves, rest_updates, rest_state = jax.lax.cond(
                 (count < first) | ((count - first) % 2 == 0),
