@@ -92,18 +92,19 @@ class Prediction:
     def _known(self, moment: str) -> Array:
         value = self._moments[moment]
         if value is None:
+            called = self._look(lambda expected: expected.called)
             raise ValueError(
                 f"the {moment} of site '{self._name}' is not known: its likelihood, "
-                f"{self._called}, has no mean or no variance in NumPyro, or those of "
+                f"{called}, has no mean or no variance in NumPyro, or those of "
                 "an angle, which are other numbers. Take it of draws, .sample(key) or "
                 "gp.posterior_predictive(...); .quantile and .interval need no moments."
             )
         return value
 
-    @property
-    def _called(self) -> str:
+    def _look(self, function: Callable[[Expected], Any]) -> Any:
+        """A fact of the site at the first draw, without its values."""
         return self._sites.runs.look(
-            lambda sites: observe_sites(sites)[self._name].called
+            lambda sites: function(observe_sites(sites)[self._name])
         )
 
     @property
@@ -154,8 +155,7 @@ class Prediction:
         """
         name = self._name
 
-        def check(sites) -> None:
-            expected = observe_sites(sites)[name]
+        def check(expected: Expected) -> None:
             known = None if mask is None else expected.checked_mask(name, mask)
             expected.checked_data(name, y, known)
 
@@ -167,7 +167,7 @@ class Prediction:
             value = expected.of_entries(known).log_predictive(y)
             return jnp.where(over_rows(known, expected.event_shape), value, 0.0)
 
-        self._sites.runs.look(check)
+        self._look(check)
         masks = () if mask is None else (jnp.asarray(mask),)
         return self._sites.over_draws(
             name,
@@ -249,17 +249,13 @@ class Prediction:
 
     @property
     def _support(self) -> Any:
-        return self._sites.runs.look(
-            lambda sites: observe_sites(sites)[self._name].support
-        )
+        return self._look(lambda expected: expected.support)
 
     def _start(self) -> tuple[Any, Any]:
         """Mean and variance of the data; 0 and 1 where they are not known."""
         if self._moments["mean"] is not None:
             return self.mean, self.variance
-        shape = self._sites.runs.look(
-            lambda sites: observe_sites(sites)[self._name].shape()
-        )
+        shape = self._look(lambda expected: expected.shape())
         zeros = np.zeros(shape, self.latent_mean.dtype)
         return zeros, zeros + 1
 
