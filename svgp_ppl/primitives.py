@@ -205,8 +205,7 @@ def observe(
     require_outside_scan(name)
     if chunk_size is not None:
         chunk_size = require_count(chunk_size, f"chunk_size of site '{name}'")
-    width = 1 if latent.is_single else latent.shape[1]
-    key = random_key() if is_random(method, width) else None
+    key = random_key() if is_random(method, len(latent.terms)) else None
     expected = Expected(
         likelihood, latent, method=method, chunk_size=chunk_size, key=key
     )

@@ -128,7 +128,7 @@ def _num_open(site: Seen) -> Any:
     """Number of values of f that u leaves open at the data that count."""
     latent = site.expected.latent
     number = jnp.sum(jnp.broadcast_to(site.mask, (latent.num_data,)))
-    return number * (1 if latent.is_single else latent.shape[1])
+    return number * len(latent.terms)
 
 
 def _residual(expected: Expected) -> Marginal:
