@@ -10,12 +10,10 @@ from jaxtyping import Array
 
 from svgp_ppl.expectations import (
     closed_form_expectation,
-    is_log_concave,
-    nearest_singularity,
-)
-from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
+    is_log_concave,
     log_predictive_density,
+    nearest_singularity,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid

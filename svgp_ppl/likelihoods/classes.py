@@ -11,13 +11,14 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import closed_form_expectation, is_log_concave
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
+    closed_form_expectation,
     closed_form_log_predictive,
-    moments_of_label,
+    is_log_concave,
     predictive_mean_and_variance,
     predictive_probabilities,
 )
+from svgp_ppl.expectations.predictive import moments_of_label
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.softmax import differences, mean_log_softmax
 from svgp_ppl.likelihoods.values import (

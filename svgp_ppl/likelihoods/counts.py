@@ -12,12 +12,10 @@ from jaxtyping import Array
 from svgp_ppl.checks import require_positive
 from svgp_ppl.expectations import (
     closed_form_expectation,
+    closed_form_log_predictive,
     is_log_concave,
     log_average_by_trapezoid,
     nearest_singularity,
-)
-from svgp_ppl.expectations.predictive import (
-    closed_form_log_predictive,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.stirling import MANY, excess, stirling_series

@@ -11,12 +11,14 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_positive
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.cumulative import closed_form_cdf
-from svgp_ppl.expectations.nodes import Trapezoid, average
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
+    Trapezoid,
+    average,
+    closed_form_cdf,
+    closed_form_expectation,
     closed_form_log_predictive,
     log_average_by_trapezoid,
+    nearest_singularity,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.stirling import stirling_error

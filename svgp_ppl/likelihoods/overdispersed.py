@@ -22,8 +22,8 @@ from svgp_ppl.expectations import (
     incomplete,
     is_log_concave,
     nearest_singularity,
+    predictive_mean_and_variance,
 )
-from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import Poisson, rate_of
 from svgp_ppl.likelihoods.logistic import mean_excess
 from svgp_ppl.likelihoods.stirling import log_binomial

@@ -18,8 +18,8 @@ from svgp_ppl.expectations import (
     closed_form_expectation,
     is_log_concave,
     nearest_singularity,
+    predictive_mean_and_variance,
 )
-from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.counts import rate_of
 from svgp_ppl.likelihoods.stirling import excess, stirling_error
 from svgp_ppl.likelihoods.values import Value

@@ -20,17 +20,16 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from svgp_ppl.checks import require_count
-from svgp_ppl.expectations import closed_form_expectation, nearest_singularity
-from svgp_ppl.expectations.box import log_average_on_box
-from svgp_ppl.expectations.log_average import (
-    highest_peaks,
-    log_average_by_trapezoid,
-)
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
+    closed_form_expectation,
     closed_form_log_predictive,
+    log_average_by_trapezoid,
     log_predictive_density,
+    nearest_singularity,
     predictive_mean_and_variance,
 )
+from svgp_ppl.expectations.box import log_average_on_box
+from svgp_ppl.expectations.log_average import highest_peaks
 from svgp_ppl.likelihoods.values import Value, require_components, settle_scale
 from svgp_ppl.linalg import (
     floored_sqrt,

@@ -14,8 +14,8 @@ from svgp_ppl.expectations import (
     closed_form_expectation,
     is_log_concave,
     nearest_singularity,
+    predictive_mean_and_variance,
 )
-from svgp_ppl.expectations.predictive import predictive_mean_and_variance
 from svgp_ppl.likelihoods.logistic import mean_excess, mean_sigmoid
 from svgp_ppl.likelihoods.stirling import log_binomial
 from svgp_ppl.likelihoods.values import Value

@@ -15,14 +15,12 @@ from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import (
+    closed_form_cdf,
     closed_form_expectation,
+    closed_form_log_predictive,
     is_log_concave,
     log_average_by_trapezoid,
     nearest_singularity,
-)
-from svgp_ppl.expectations.cumulative import closed_form_cdf
-from svgp_ppl.expectations.predictive import (
-    closed_form_log_predictive,
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.counts import mode_below_exponential, rate_of

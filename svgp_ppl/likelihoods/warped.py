@@ -12,9 +12,11 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
-from svgp_ppl.expectations import GaussHermite, average, closed_form_expectation
-from svgp_ppl.expectations.cumulative import closed_form_cdf
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
+    GaussHermite,
+    average,
+    closed_form_cdf,
+    closed_form_expectation,
     closed_form_log_predictive,
     predictive_mean_and_variance,
 )
