@@ -256,13 +256,12 @@ def partition(args: tuple, kwargs: dict[str, Any]) -> tuple[list, Callable, tupl
         The arrays; a function ``combine(arrays) -> (args, kwargs)``; and what else
         determines the arguments, for ``made_of``.
     """
-    leaves, structure = jax.tree.flatten((args, kwargs))
+    leaves, static = jax.tree.leaves((args, kwargs)), static_part(args, kwargs)
     arrays = [as_array(leaf) for leaf in leaves if is_array(leaf)]
-    rest = [None if is_array(leaf) else (leaf,) for leaf in leaves]
-    return arrays, partial(_combined, structure, rest), static_part(args, kwargs)
+    return arrays, partial(_combined, *static), static
 
 
-def _combined(structure: Any, rest: list, arrays: list) -> tuple[tuple, dict]:
+def _combined(structure: Any, rest: tuple, arrays: list) -> tuple[tuple, dict]:
     """The arguments of a model, of arrays and the rest."""
     waiting = iter(arrays)
     full = [next(waiting) if leaf is None else leaf[0] for leaf in rest]
