@@ -16,7 +16,6 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
-from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.mcmc import collapsed, coupling, laplace
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates
 from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
@@ -681,13 +680,11 @@ def test_outputs_that_no_datum_sees_together_are_factorised_apart(monkeypatch):
 @pytest.mark.thorough
 def test_the_coordinates_are_chosen_by_the_model_and_the_sampler():
     nuts, gibbs, stochastic = gp.mcmc.NUTS(), gp.mcmc.Gibbs(), gp.mcmc.SGHMC()
-    guide = Guide(gp.AutoGaussian(with_mean), {})
-    assert choice(None, nuts, None) == ("collapsed", "fitted", "whitened")
-    assert choice("whitened", nuts, None) == ("whitened",)
-    assert choice(None, nuts, guide) == ("collapsed", "fitted", "whitened")
-    assert choice(None, stochastic, guide) == ("fitted", "whitened")
-    assert choice(None, gibbs, guide) == ("whitened",)
-    assert choice("fitted", nuts, guide) == ("fitted",)
+    assert choice(None, nuts) == ("collapsed", "fitted", "whitened")
+    assert choice("whitened", nuts) == ("whitened",)
+    assert choice(None, stochastic) == ("fitted", "whitened")
+    assert choice(None, gibbs) == ("whitened",)
+    assert choice("fitted", nuts) == ("fitted",)
     is_collapsed = [
         Target(random.key(0), model, (X, Y), {}, {}, collapse=True).is_collapsed
         for model in (gaussian, with_mean, layers, scale(gaussian, scale=0.5), robust)

@@ -138,7 +138,7 @@ def sample(
     origin = origin_of(init)
     params = origin.params if isinstance(origin, Guide) else {}
     method = chain_method_of(chain_method, sampler, (args, kwargs, params))
-    to_try = coordinates_to_try(coordinates, sampler, origin)
+    to_try = coordinates_to_try(coordinates, sampler)
     biased = is_biased(sampler)
     made = (model, args, kwargs, params, num_noise_draws)
     collapse = "collapsed" in to_try

@@ -40,9 +40,7 @@ def origin_of(init: Any) -> Origin:
     return guide_and_params(init, "init")
 
 
-def coordinates_to_try(
-    coordinates: Any, sampler: Sampler, origin: Origin
-) -> tuple[str, ...]:
+def coordinates_to_try(coordinates: Any, sampler: Sampler) -> tuple[str, ...]:
     """The coordinates to try, the best first.
 
     Raises:
