@@ -187,6 +187,10 @@ class Checkpoint:
         kind: Its kind; a file of another kind is not overwritten.
         afterwards: The consequence of a failed write, for the warning.
 
+    Attributes:
+        path: The file, not a link to it.
+        seconds_between: Seconds between two writes.
+
     Raises:
         ValueError: No file can be written there, or there is one of another kind.
     """
@@ -208,20 +212,15 @@ class Checkpoint:
             ) from error
         if self.exists():
             _require_kind(self.path, kind)
-        self._saved, self._pause = time.monotonic(), _SECONDS_BETWEEN
+        self._saved, self.seconds_between = time.monotonic(), _SECONDS_BETWEEN
 
     def exists(self) -> bool:
         """Whether the file exists and is not empty."""
         return self.path.exists() and self.path.stat().st_size > 0
 
-    @property
-    def seconds_between(self) -> float:
-        """Seconds between two writes."""
-        return self._pause
-
     def is_due(self) -> bool:
         """Whether it is time to write again."""
-        return time.monotonic() - self._saved > self._pause
+        return time.monotonic() - self._saved > self.seconds_between
 
     def save(self, write_to: Callable[[Path], None]) -> bool:
         """Write; a failure is a warning, and the work continues.
@@ -243,7 +242,7 @@ class Checkpoint:
             )
         self._saved = time.monotonic()
         share = (self._saved - began) / _SECONDS_OF_A_WRITE
-        self._pause = _SECONDS_BETWEEN * max(1.0, share)
+        self.seconds_between = _SECONDS_BETWEEN * max(1.0, share)
         return is_written
 
 

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -167,7 +166,7 @@ class RunFile:
             record["draws"] = {str(i): leaf for i, leaf in draws}
             record["stats"] = outputs["stats"]
         state = joined(zip(reached.carry, reached.tuned))
-        if self._file.save(partial(_write, record=record, state=state)):
+        if self._file.save(lambda path: write(path, "chains", record, state)):
             self._saved = reached
 
     def load(
@@ -217,10 +216,6 @@ class RunFile:
         number = record["num_warmup_steps"]
         self._saved = Reached(phase, record["done"], carry, tuned, number, seconds)
         return self._saved, record["compiling"]
-
-
-def _write(path: Path, record: dict[str, Any], state: Any) -> None:
-    write(path, "chains", record, state)
 
 
 def _as_before(state: Any, fresh: Any) -> Any:
