@@ -143,11 +143,6 @@ class Gibbs(AdaptsOnHost):
         tuned = _as_tuned(state.logdensity.dtype, *middle(self._coordinates()))
         return GibbsWarmup(state, tuned)
 
-    def schedule(self, num_warmup: int) -> Int[Array, " num_warmup"]:
-        """Whole rounds; only what the host decides in between differs."""
-        length, number = rounds(num_warmup, self.num_rounds)
-        return jnp.zeros(length * number, int)
-
     def host_adaptation(self, num_chains: int, num_warmup: int) -> HostAdaptation:
         """Two searches for each chain."""
         length, number = rounds(num_warmup, self.num_rounds)
@@ -165,10 +160,6 @@ class Gibbs(AdaptsOnHost):
             return _as_tuned(dtype, *update_v(stats), *update_rest(stats))
 
         return HostAdaptation(length, tuned)
-
-    def finish(self, warmup: GibbsWarmup) -> tuple[GibbsState, GibbsTuned]:
-        """State, and the best tuning that was found."""
-        return warmup.state, warmup.tuned
 
     def step(
         self, key: Array, state: GibbsState, logdensity_fn: Callable, tuned: GibbsTuned

@@ -118,11 +118,6 @@ class HMC(AdaptsOnHost):
         dtype = jnp.result_type(state.logdensity)
         return HMCWarmup(state, as_tuned(dtype, *middle(self._coordinates())))
 
-    def schedule(self, num_warmup: int) -> Int[Array, " num_warmup"]:
-        """Whole rounds; only what the host decides in between differs."""
-        length, number = rounds(num_warmup, self.num_rounds)
-        return jnp.zeros(length * number, int)
-
     def host_adaptation(self, num_chains: int, num_warmup: int) -> HostAdaptation:
         """A search over (ε, L_max) for each chain."""
         length, number = rounds(num_warmup, self.num_rounds)
@@ -132,10 +127,6 @@ class HMC(AdaptsOnHost):
             return as_tuned(stats["step_size"].dtype, *update(stats))
 
         return HostAdaptation(length, tuned)
-
-    def finish(self, warmup: HMCWarmup) -> tuple[DynamicHMCState, HMCTuned]:
-        """Position, and the best tuning that was found."""
-        return warmup.state, warmup.tuned
 
     def step(
         self,

@@ -4,7 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
+
+from svgp_ppl.mcmc.samplers.tuning import rounds
 
 __all__ = [
     "CHAINS",
@@ -173,6 +177,13 @@ class AdaptsOnHost(StepsThenAdapts):
     Its warm-up has the fields ``state`` and ``tuned``.
     """
 
+    num_rounds: int
+
+    def schedule(self, num_warmup: int) -> Int[Array, " num_warmup"]:
+        """Whole rounds; only what the host decides in between differs."""
+        length, number = rounds(num_warmup, self.num_rounds)
+        return jnp.zeros(length * number, int)
+
     def current(self, warmup: Any) -> tuple[Any, Any]:
         """State, and the tuning of this round."""
         return warmup.state, warmup.tuned
@@ -181,6 +192,10 @@ class AdaptsOnHost(StepsThenAdapts):
         """The host adapts, between rounds."""
         del info, entry
         return warmup._replace(state=state)
+
+    def finish(self, warmup: Any) -> tuple[Any, Any]:
+        """State, and the best tuning that was found."""
+        return warmup.state, warmup.tuned
 
 
 def require_numbers(sampler: Any) -> None:
