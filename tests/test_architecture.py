@@ -217,7 +217,6 @@ MAY_IMPORT = {
     },
     "mcmc.draws": {
         "diagnostics",
-        "handlers",
         "mcmc.chains",
         "mcmc.coordinates",
         "mcmc.target",

@@ -79,7 +79,7 @@ def fitted_start(
     centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
     if joint is not None:
         centre = {name: np.asarray(joint.mean[name]) for name in centre}
-        found = _joint_sites(key_sites, joint, target, centre, progress)
+        found = _joint_sites(joint, target, centre, progress)
     else:
         found = _fitted_sites(key_sites, guide, params, target, centre, progress)
     values = {name: draws[:num_chains] for name, draws in values.items()}
@@ -106,9 +106,9 @@ def joint_start(
         progress: Whether to show a bar if it takes a while.
         is_given: Whether v starts there too; otherwise it is drawn from q(v | θ).
     """
-    key_sites, key_start = random.split(key)
+    _, key_start = random.split(key)
     centre = {name: np.asarray(joint.mean[name]) for name in values}
-    found = _joint_sites(key_sites, joint, target, centre, progress)
+    found = _joint_sites(joint, target, centre, progress)
     start = _start_in(key_start, found, target, centre, values)
     return _at_values(start, target, values) if is_given else start
 
@@ -142,8 +142,6 @@ def _at_values(start: Start, target: Target, values: Mapping[str, Any]) -> Start
     """The start with v of every chain at its own value."""
 
     def bases(values, others, coordinates, data):
-        args, kwargs = target.combine(data.arrays)
-        model = target.with_noise(data.noise_keys[0], data.params)
         plain = data._replace(sites={})
 
         def of_chain(chain):
@@ -152,7 +150,7 @@ def _at_values(start: Start, target: Target, values: Mapping[str, Any]) -> Start
             sites = coordinates.at(others, data)[1].sites
             keep = partial(bases_of, sites=sites, found=found)
             given = target.constrain(values, plain)
-            trace_of(model, args, kwargs, values=given, outer=keep)
+            target.trace_at(given, data, outer=keep)
             return found
 
         return jax.lax.map(of_chain, (values, others))
@@ -241,8 +239,7 @@ def _fitted_sites(
     def gaussians(key, params, centre, data):
         args, kwargs = target.combine(data.arrays)
         values = target.constrain(centre, data)
-        model = target.with_noise(data.noise_keys[0], data.params)
-        sites = trace_of(model, args, kwargs, values=values)
+        sites = target.trace_at(values, data)
         # At θ̂ too: the q(v) of a guide may depend on θ.
         given = {**params, **values}
         return gaussians_of(sites, trace_of(guide, args, kwargs, key=key, values=given))
@@ -257,7 +254,7 @@ def _fitted_sites(
 
 
 def _joint_sites(
-    key, joint: Joint, target: Target, centre: Mapping[str, Any], progress: bool
+    joint: Joint, target: Target, centre: Mapping[str, Any], progress: bool
 ) -> "_Found":
     """The sites of all processes, from q(v | θ̂) of a joint Gaussian.
 
@@ -268,15 +265,12 @@ def _joint_sites(
     if not names:
         return _Found({}, {}, 0)
 
-    def priors_at(key, centre, data):
-        args, kwargs = target.combine(data.arrays)
-        values = target.constrain(centre, data)
-        model = target.with_noise(data.noise_keys[0], data.params)
-        trace = trace_of(model, args, kwargs, key=key, values=values)
+    def priors_at(centre, data):
+        trace = target.trace_at(target.constrain(centre, data), data)
         return OrderedDict((name, prior_of(trace[name])) for name in names)
 
     made_of = ("priors at a centre", *target.made_of)
-    given = (key, dict(centre), target.data)
+    given = (dict(centre), target.data)
     priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
     if not np.all(np.isfinite(covariance)):

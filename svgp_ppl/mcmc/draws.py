@@ -13,7 +13,6 @@ from jax.scipy.special import logsumexp
 
 from svgp_ppl.diagnostics import Axes, to_arviz
 from svgp_ppl.diagnostics.kept import Kept
-from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.chains.run import Chains
 from svgp_ppl.mcmc.coordinates import Start
 from svgp_ppl.mcmc.target import Target
@@ -121,11 +120,8 @@ def _log_likelihoods(target: Target, draws: dict) -> dict[str, dict]:
     """The two groups of terms, without the data that a mask leaves out."""
 
     def of_draw(values: dict, data: Any) -> dict:
-        args, kwargs = target.combine(data.arrays)
-
         def at_noise(key):
-            model = target.with_noise(key, data.params)
-            sites = trace_of(model, args, kwargs, values=values)
+            sites = target.trace_at(values, data, key)
             return {n: log_likelihoods(sites[n]) for n in target.observed}
 
         each = jax.vmap(at_noise)(data.noise_keys)

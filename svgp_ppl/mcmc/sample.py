@@ -221,7 +221,7 @@ def _explained(
         position = start.coordinates.at(first, start.data)
         values = target.constrain(*position, random.key(0))
         reason = explain_non_finite(
-            target.trace_at(values),
+            target.trace_at(values, start.data),
             otherwise="Every process and observed site is finite there: look at the "
             "priors of the other latent sites, or start from a fit with init=.",
         )

@@ -233,12 +233,11 @@ class Target:
         """Names of those that hold whitened values, whose prior is N(0, I)."""
         return [] if self.is_collapsed else self._facts.whitened
 
-    def with_noise(self, key, params: Mapping[str, Any]) -> Callable:
-        """The model with its parameters frozen and its noise drawn from a key."""
-        return seed(substitute(self._model, data=dict(params)), key)
-
     def _to_sample(self, model: Callable, key, data: Data) -> Callable:
-        """The same for a model in the sites that are sampled: with ξ in place of v."""
+        """A model in the sites that are sampled: with ξ in place of v.
+
+        Its parameters are frozen, and its noise is drawn from a key.
+        """
         # Inside seed, so that the noise has the same keys as in the model.
         model = in_sites(model, data.sites)
         return seed(substitute(model, data=data.params), key)
@@ -335,10 +334,18 @@ class Target:
         made_of = ("positions from a guide", num_chains, guide, *self.made_of)
         return call(draw, made_of, key, params, self.data, runs_once=True)
 
-    def trace_at(self, values: Mapping[str, jax.Array]) -> dict[str, dict]:
-        """A trace at values of the latent sites, operation by operation."""
-        model = self.with_noise(self.data.noise_keys[0], self.data.params)
-        return trace_of(model, self._args, self._kwargs, values=values)
+    def trace_at(
+        self, values: Mapping[str, Any], data: Data, noise_key=None, outer: Any = None
+    ) -> dict[str, dict]:
+        """A trace of the model at values of the latent sites, v and not ξ.
+
+        Its noise is drawn from a key, the first of the data if None; ``outer`` is a
+        handler that sees the values.
+        """
+        args, kwargs = self.combine(data.arrays)
+        key = data.noise_keys[0] if noise_key is None else noise_key
+        model = seed(substitute(self._model, data=data.params), key)
+        return trace_of(model, args, kwargs, values=values, outer=outer)
 
 
 def _log_density(model: Callable, args: tuple, kwargs: dict, position: dict) -> Array:
