@@ -192,11 +192,6 @@ class Target:
         return self._facts.shapes
 
     @property
-    def plates(self) -> dict[str, tuple[str, ...]]:
-        """Names of their leading axes, where plates give them."""
-        return self._facts.plates
-
-    @property
     def input_columns(self) -> dict[str, list[list[str]]]:
         """Columns of the tables that each process is called with."""
         return self._facts.input_columns
@@ -204,7 +199,7 @@ class Target:
     def axes(self, coords: Any, dims: Any) -> Axes:
         """Names and labels of the axes of the values that are kept."""
         rows = {name: known_rows(data) for name, data in self.observed.items()}
-        return axes_of(self.shapes, self.plates, rows, coords, dims)
+        return axes_of(self.shapes, self._facts.plates, rows, coords, dims)
 
     @property
     def num_products(self) -> int:
