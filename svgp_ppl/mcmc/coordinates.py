@@ -62,7 +62,7 @@ class Start(NamedTuple):
 def fitted_start(
     key,
     guide: Callable,
-    params: Mapping[str, Any],
+    params: dict[str, Any],
     target: Target,
     num_chains: int,
     progress: bool = False,
@@ -73,7 +73,7 @@ def fitted_start(
     """
     key_draws, key_sites, key_start = random.split(key, 3)
     num_draws = max(num_chains, _NUM_DRAWS)
-    values = target.positions_from(key_draws, guide, dict(params), num_draws)
+    values = target.positions_from(key_draws, guide, params, num_draws)
     values = jax.device_get(values)
     joint = joint_of(guide, params)
     centre = {name: np.mean(draws, axis=0) for name, draws in values.items()}
@@ -218,9 +218,9 @@ def reparam_sites(
 def _fitted_sites(
     key,
     guide: Callable,
-    params: Mapping[str, Any],
+    params: dict[str, Any],
     target: Target,
-    centre: Mapping[str, Any],
+    centre: dict[str, Any],
     progress: bool,
 ) -> "_Found":
     """The sites of every process whose q(v) is marginalised and not a point.
@@ -245,7 +245,7 @@ def _fitted_sites(
         return gaussians_of(sites, trace_of(guide, args, kwargs, key=key, values=given))
 
     made_of = ("fitted sites", guide, *target.made_of)
-    given = (key, dict(params), dict(centre), target.data)
+    given = (key, params, centre, target.data)
     found = call(gaussians, made_of, *given, runs_once=True)
     every, is_mixture = jax.device_get(found)
     finite = [one for one in starmap(Gaussian, every) if _is_finite(one)]
@@ -254,7 +254,7 @@ def _fitted_sites(
 
 
 def _joint_sites(
-    joint: Joint, target: Target, centre: Mapping[str, Any], progress: bool
+    joint: Joint, target: Target, centre: dict[str, Any], progress: bool
 ) -> "_Found":
     """The sites of all processes, from q(v | θ̂) of a joint Gaussian.
 
@@ -270,7 +270,7 @@ def _joint_sites(
         return OrderedDict((name, prior_of(trace[name])) for name in names)
 
     made_of = ("priors at a centre", *target.made_of)
-    given = (dict(centre), target.data)
+    given = (centre, target.data)
     priors = jax.device_get(call(priors_at, made_of, *given, runs_once=True))
     loc, covariance = joint.conditional(names)
     if not np.all(np.isfinite(covariance)):

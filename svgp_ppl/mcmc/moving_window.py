@@ -118,7 +118,7 @@ def moving_window_em(
     guide, params = guide_and_params(init, "init")
     key_target, key_start, key_run = random.split(key, 3)
 
-    given = jax.tree.map(jnp.asarray, dict(params))
+    given = jax.tree.map(jnp.asarray, params)
     supports, is_batched = look(
         lambda args, kwargs, key, given: _facts(
             trace_of(model, args, kwargs, key=key, values=given)
@@ -134,7 +134,7 @@ def moving_window_em(
             "with a prior (sample sites) are sampled by gp.sample."
         )
     target = Target(key_target, model, args, kwargs, params, minibatches=is_batched)
-    positions = target.positions_from(key_start, guide, dict(params), num_chains)
+    positions = target.positions_from(key_start, guide, params, num_chains)
     transforms = {name: biject_to(support) for name, support in supports.items()}
     hyper = {n: t.inv(target.data.params[n]) for n, t in transforms.items()}
     rounds = _Rounds(target, transforms, sampler, optimizer, num_chains, window_size)

@@ -74,7 +74,6 @@ def refit(
     require_arguments(model, args, kwargs, refit)
     num_steps = require_count(num_steps, "num_steps")
     guide, params = guide_and_params(fitted, "fitted")
-    params = dict(params)
     if not isinstance(guide, ProcessGuide):
         raise ValueError(
             "refit needs a fit of a guide of this library, such as AutoGaussian, and "

@@ -120,7 +120,7 @@ def _computed(
         guide, params = origin
         if not is_plain:
             return fitted_start(key, guide, params, target, num_chains, progress)
-        positions = target.positions_from(key, guide, dict(params), num_chains)
+        positions = target.positions_from(key, guide, params, num_chains)
     elif isinstance(origin, Pathfinder):
         key_paths, key_joint = random.split(key)
         given = (key_paths, target, num_chains, progress)
