@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from svgp_ppl.diagnostics.kept import is_arviz
-from svgp_ppl.diagnostics.posterior import site_of
+from svgp_ppl.diagnostics.posterior import SAMPLED_AXES, site_of
 
 __all__ = ["Axes", "axes_of"]
 
@@ -92,7 +92,7 @@ def _axes_within(posterior: Any) -> Axes:
             for name, values in posterior[group].coords.items():
                 coords[str(name)] = values.values
             for values in posterior[group].data_vars.values():
-                axes = [axis for axis in values.dims if axis not in ("chain", "draw")]
+                axes = [axis for axis in values.dims if axis not in SAMPLED_AXES]
                 by_default = f"{values.name}_"
                 if axes and not any(axis.startswith(by_default) for axis in axes):
                     dims[site_of(values)] = axes

@@ -16,6 +16,7 @@ from svgp_ppl.diagnostics.kept import kept_by
 __all__ = [
     "ARVIZ_GROUPS",
     "EXPECTED",
+    "SAMPLED_AXES",
     "add_groups",
     "arrays_of",
     "group",
@@ -30,7 +31,7 @@ __all__ = [
 
 # Of a variable that cannot have the name of its site.
 _SITE = "site"
-_SAMPLED_AXES = ("chain", "draw")
+SAMPLED_AXES = ("chain", "draw")
 
 # The group of E log p(y_n | f_n), which ArviZ does not know.
 EXPECTED = "expected_log_likelihood"
@@ -277,7 +278,7 @@ def group(posterior: Any, name: str) -> dict[str, np.ndarray]:
 
 def _ordered(variable: Any) -> np.ndarray:
     """Its values, chains and draws first, whatever the order in the object."""
-    first = [axis for axis in _SAMPLED_AXES if axis in variable.dims]
+    first = [axis for axis in SAMPLED_AXES if axis in variable.dims]
     return variable.transpose(*first, ...).values
 
 
@@ -291,7 +292,7 @@ def require_sampled_axes(posterior: Any) -> None:
         return
     held = posterior.get("posterior", posterior)
     for variable in getattr(held, "data_vars", {}).values():
-        for axis in _SAMPLED_AXES:
+        for axis in SAMPLED_AXES:
             if axis not in variable.dims:
                 raise ValueError(
                     f"the draws have no axis '{axis}': select by a list or a slice, "
