@@ -11,10 +11,17 @@ from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.handlers import is_point, trace_of
 
-__all__ = ["Guide", "as_guide", "centre_of", "drawn_sites", "guide_and_params"]
+__all__ = [
+    "DRAWS_OF_CENTRE",
+    "Guide",
+    "as_guide",
+    "centre_of",
+    "drawn_sites",
+    "guide_and_params",
+]
 
 # Draws of a guide that determine its centre; all are equal for point estimates.
-_NUM_DRAWS = 64
+DRAWS_OF_CENTRE = 64
 
 
 class Guide(NamedTuple):
@@ -76,7 +83,7 @@ def centre_of(
         sites = trace_of(guide, args, kwargs, key=key, values=params)
         return {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
 
-    draws = jax.vmap(draw)(random.split(key, _NUM_DRAWS))
+    draws = jax.vmap(draw)(random.split(key, DRAWS_OF_CENTRE))
     return {name: jnp.mean(values, axis=0) for name, values in draws.items()}
 
 

@@ -13,7 +13,7 @@ from jax import random
 from numpyro.handlers import substitute
 
 from svgp_ppl.fitting import Fit
-from svgp_ppl.guides.fitted import guide_and_params
+from svgp_ppl.guides.fitted import DRAWS_OF_CENTRE, guide_and_params
 from svgp_ppl.guides.sites import gaussians_of, prior_of
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.mcmc.affine import OTHERS, Coordinates, plain_coordinates
@@ -32,9 +32,6 @@ __all__ = [
     "joint_start",
     "reparam_sites",
 ]
-
-# Draws of the guide that determine its centre; all are equal for point estimates.
-_NUM_DRAWS = 64
 
 
 class Start(NamedTuple):
@@ -72,7 +69,7 @@ def fitted_start(
     Chains start from draws of q(v | θ) and of the guide of the rest.
     """
     key_draws, key_sites, key_start = random.split(key, 3)
-    num_draws = max(num_chains, _NUM_DRAWS)
+    num_draws = max(num_chains, DRAWS_OF_CENTRE)
     values = target.positions_from(key_draws, guide, params, num_draws)
     values = jax.device_get(values)
     joint = joint_of(guide, params)
