@@ -89,20 +89,14 @@ def doubtful_weights(run: Run) -> list[Finding]:
     if shape <= limit and size >= _SMALLEST_ESS_OF_A_CHAIN:
         return []
     worth = f"{run.attributes['num_proposals']} proposals are worth {size:.0f} draws"
-    if shape <= limit:
-        return [
-            Finding(
-                f"The importance weights are few draws: {worth}.",
-                any_of("gp.sample(init=...)", "more proposals"),
-            )
-        ]
-    return [
-        Finding(
+    what, more = f"The importance weights are few draws: {worth}.", "more proposals"
+    if not shape <= limit:
+        what = (
             f"The importance weights cannot be trusted: their Pareto shape is "
-            f"{shape:.2f} (at most {limit:.2f} is wanted), and {worth}.",
-            any_of("gp.sample(init=...)", "more proposals, where the shape is near"),
+            f"{shape:.2f} (at most {limit:.2f} is wanted), and {worth}."
         )
-    ]
+        more += ", where the shape is near"
+    return [Finding(what, any_of("gp.sample(init=...)", more))]
 
 
 def stuck_chains(run: Run) -> list[Finding]:
