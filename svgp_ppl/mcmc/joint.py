@@ -40,11 +40,9 @@ class Joint(NamedTuple):
         Args:
             names: The sites, in the order in which their values are stacked.
         """
-        stops = np.cumsum([np.size(self.mean[n]) for n in sorted(self.mean)])
-        rows = {
-            name: np.arange(stop - np.size(self.mean[name]), stop)
-            for name, stop in zip(sorted(self.mean), stops)
-        }
+        order = sorted(self.mean)
+        stops = np.cumsum([np.size(self.mean[name]) for name in order])
+        rows = dict(zip(order, np.split(np.arange(stops[-1]), stops[:-1])))
         some = np.concatenate([rows[name] for name in names])
         rest = np.setdiff1d(np.arange(len(self.covariance)), some)
         s = np.asarray(self.covariance, float)
