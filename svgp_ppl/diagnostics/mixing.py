@@ -179,8 +179,10 @@ def ess_per_second(posterior: Any) -> float:
         >>> gp.diagnostics.ess_per_second(posterior) > 1
         True
     """
+    arrays = arrays_of(posterior)
     smallest = [
-        min(np.min(v) for v in one.values()) for one in _ess_of_chains(posterior)
+        _smallest_ess({name: x[chain : chain + 1] for name, x in arrays.items()})
+        for chain in range(len(next(iter(arrays.values()))))
     ]
     return float(np.mean(smallest) / _attribute(posterior, "sampling_seconds"))
 
@@ -208,18 +210,12 @@ def ess_per_gradient(posterior: Any) -> float:
         True
     """
     num_gradients = _attribute(posterior, "num_gradients")
-    smallest = min(np.min(values) for values in ess(posterior).values())
+    smallest = _smallest_ess(posterior)
     return float(smallest / num_gradients) if num_gradients else float("nan")
 
 
-def _ess_of_chains(posterior: Any) -> list[dict[str, np.ndarray]]:
-    """ESS of every chain on its own."""
-    arrays = arrays_of(posterior)
-    num_chains = len(next(iter(arrays.values())))
-    return [
-        ess({name: x[chain : chain + 1] for name, x in arrays.items()})
-        for chain in range(num_chains)
-    ]
+def _smallest_ess(draws: Any) -> np.floating:
+    return min(np.min(values) for values in ess(draws).values())
 
 
 def _attribute(posterior: Any, name: str) -> float:
