@@ -276,8 +276,9 @@ def _joint_sites(
         curvature = Curvature(target, centre, names, progress)
         loc, covariance = laplace(curvature, loc, covariance)
     found = joined_or_apart(loc, covariance, priors)
-    is_finite = all(map(_is_finite, found.gaussians))
-    return _sites_of_all(found if is_finite else Coupled([], 0))
+    if not all(map(_is_finite, found.gaussians)):
+        return _Found({}, {}, 0)
+    return _sites_of_all(found)
 
 
 class _Found(NamedTuple):
