@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from svgp_ppl.diagnostics.advice import Finding, any_of, in_nats
-from svgp_ppl.diagnostics.fitted import Facts, Inputs
+from svgp_ppl.diagnostics.fitted import Facts, Inputs, Site
 
 __all__ = [
     "coarse_integrals",
@@ -38,9 +38,8 @@ _LARGEST_CORRELATION = 0.2
 def uncovered_rows(facts: Facts) -> list[Finding]:
     """Processes whose inducing inputs are elsewhere, or too far apart."""
     findings = []
-    for process, seen in _worst(facts).items():
-        rows = _used(facts, *seen)
-        inputs = facts.inputs[seen]
+    for process, (name, inputs) in _worst(facts).items():
+        rows = _used(facts, name, inputs)
         share = _share(inputs)[rows]
         bad = share < _LEAST_SHARE
         if not len(rows) or np.mean(bad) <= _MOST_UNCOVERED:
@@ -87,8 +86,8 @@ def open_residuals(facts: Facts) -> list[Finding]:
         if nats <= max(_NATS, _MOST_OPEN * number):
             continue
         parts = {
-            process: np.sum(_open(facts, at, process, i))
-            for at, process, i in facts.inputs
+            process: np.sum(_open(site, inputs))
+            for (at, process, _), inputs in facts.inputs.items()
             if at == name
         }
         process = max(parts, key=lambda p: parts[p])
@@ -115,19 +114,18 @@ def structured_scores(facts: Facts) -> list[Finding]:
     fit that explains the data leaves it slightly negative.
     """
     worst, found = 0.0, None
-    for key, inputs in facts.inputs.items():
-        if key[0] not in facts.sites:
+    for (name, process, _), inputs in facts.inputs.items():
+        if name not in facts.sites:
             continue
-        score = np.einsum("pqn,nq->pn", inputs.weights, facts.sites[key[0]].score)
-        rows = _used(facts, *key)
+        score = np.einsum("pqn,nq->pn", inputs.weights, facts.sites[name].score)
+        rows = _used(facts, name, inputs)
         for one in score:
             statistic, correlation = _of_neighbours(one, inputs.nearest, rows)
             if correlation > _LARGEST_CORRELATION and statistic > worst:
-                worst, found = statistic, (key, correlation)
+                worst, found = statistic, (name, process, inputs, correlation)
     if found is None or worst < _STANDARD_ERRORS:
         return []
-    (name, process, _), correlation = found
-    inputs = facts.inputs[found[0]]
+    name, process, inputs, correlation = found
     more, number = _more(inputs)[0], len(inputs.a)
     return [
         Finding(
@@ -145,8 +143,8 @@ def structured_scores(facts: Facts) -> list[Finding]:
 def extreme_lengthscales(facts: Facts) -> list[Finding]:
     """Processes that are white noise at the data, or constant over them."""
     findings = []
-    for process, key in _worst(facts).items():
-        inputs, rows = facts.inputs[key], _used(facts, *key)
+    for process, (name, inputs) in _worst(facts).items():
+        rows = _used(facts, name, inputs)
         if not len(rows):
             continue
         if _is_rough(facts, inputs, rows):
@@ -181,8 +179,8 @@ def extreme_lengthscales(facts: Facts) -> list[Finding]:
 def coarse_integrals(facts: Facts) -> list[Finding]:
     """Processes that change between the nodes of the integrals that are observed."""
     findings = {}
-    for (name, process, number), inputs in facts.inputs.items():
-        near = inputs.between_nodes[_used(facts, name, process, number)]
+    for (name, process, _), inputs in facts.inputs.items():
+        near = inputs.between_nodes[_used(facts, name, inputs)]
         near = near[np.isfinite(near)]
         if not len(near) or np.median(near) >= _LEAST_BETWEEN_NODES:
             continue
@@ -204,9 +202,8 @@ def coarse_integrals(facts: Facts) -> list[Finding]:
 # ------------------------------------------------------------------------------- parts
 
 
-def _used(facts: Facts, name: str, process: str, number: int) -> np.ndarray:
+def _used(facts: Facts, name: str, inputs: Inputs) -> np.ndarray:
     """Rows where a process counts: they are not masked and its weight is not 0."""
-    inputs = facts.inputs[name, process, number]
     used = np.any(inputs.weights != 0, axis=(0, 1)) & (inputs.prior > 0)
     if name in facts.sites:
         used &= facts.sites[name].counts
@@ -233,15 +230,15 @@ def _inputs_of(facts: Facts, process: str) -> Inputs:
     return next(inputs for key, inputs in facts.inputs.items() if key[1] == process)
 
 
-def _worst(facts: Facts) -> dict[str, tuple[str, str, int]]:
-    """By process, the inputs at which the smallest share is explained."""
-    found: dict[str, tuple[float, tuple[str, str, int]]] = {}
-    for key, inputs in facts.inputs.items():
-        rows = _used(facts, *key)
+def _worst(facts: Facts) -> dict[str, tuple[str, Inputs]]:
+    """By process, the site and the inputs where the smallest share is explained."""
+    found: dict[str, tuple[float, str, Inputs]] = {}
+    for (name, process, _), inputs in facts.inputs.items():
+        rows = _used(facts, name, inputs)
         share = float(np.mean(_share(inputs)[rows])) if len(rows) else np.inf
-        if key[1] not in found or share < found[key[1]][0]:
-            found[key[1]] = share, key
-    return {process: key for process, (_, key) in found.items()}
+        if process not in found or share < found[process][0]:
+            found[process] = share, name, inputs
+    return {process: (name, inputs) for process, (_, name, inputs) in found.items()}
 
 
 def _is_rough(facts: Facts, inputs: Inputs, rows: np.ndarray) -> bool:
@@ -263,9 +260,8 @@ def _in_words(inputs: Inputs) -> str:
     )
 
 
-def _open(facts: Facts, name: str, process: str, number: int) -> np.ndarray:
+def _open(site: Site, inputs: Inputs) -> np.ndarray:
     """Σ_pq w² residual curvature at each row that counts."""
-    inputs, site = facts.inputs[name, process, number], facts.sites[name]
     curvature = np.diagonal(site.curvature, axis1=1, axis2=2)
     weighted = np.einsum("pqn,nq->n", np.square(inputs.weights), curvature)
     return (weighted * inputs.residual)[site.counts]
