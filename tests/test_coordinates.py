@@ -806,7 +806,7 @@ NOTHING = Data([], {}, None, {})
 class Density(Target):
     """A log density of unconstrained values, without a model."""
 
-    num_products = 0
+    is_expensive = False
 
     def __init__(self, logdensity_fn):
         self.made_of = (logdensity_fn,)

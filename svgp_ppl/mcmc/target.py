@@ -48,7 +48,8 @@ from svgp_ppl.runtime.nested import flattened
 
 __all__ = ["Data", "Target"]
 
-# With more products in a gradient, programs of hundreds of them are compiled in full.
+# With more products in a gradient, of whitened values and data, programs of hundreds of
+# gradients are compiled in full.
 _MOST_PRODUCTS = 200_000
 
 
@@ -202,15 +203,11 @@ class Target:
         return axes_of(self.shapes, self._facts.plates, rows, coords, dims)
 
     @property
-    def num_products(self) -> int:
-        """Whitened values times data: what a gradient costs grows with it."""
-        whitened = sum(math.prod(self.shapes[name]) for name in self.process_names)
-        return whitened * sum(np.size(data.values) for data in self.observed.values())
-
-    @property
     def is_expensive(self) -> bool:
         """Whether hundreds of gradients take longer than to compile them in full."""
-        return self.num_products > _MOST_PRODUCTS
+        whitened = sum(math.prod(self.shapes[name]) for name in self.process_names)
+        num_data = sum(np.size(data.values) for data in self.observed.values())
+        return whitened * num_data > _MOST_PRODUCTS
 
     @property
     def is_deep(self) -> bool:
