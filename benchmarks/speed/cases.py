@@ -49,11 +49,6 @@ class Case(NamedTuple):
         """The name without the size."""
         return self.name.split("-")[0]
 
-    @property
-    def is_density(self) -> bool:
-        """Whether it is the gradient of a sampler and not a step of a fit."""
-        return self.kind in ("S4b", "S4p")
-
 
 _LABELS = "gradient of the log density in v and hyperparameters"
 CASES = {
