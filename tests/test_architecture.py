@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "expectations": {"linalg", "marginals", "rows"},
     "likelihoods": {"checks", "expectations", "linalg", "marginals", "pytrees"},
     "handlers": {"latent", "rows", "runtime", "variational"},
-    "plates": {"handlers"},
+    "plates": {"checks", "handlers"},
     "observations": {
         "checks",
         "expectations",

@@ -30,7 +30,7 @@ from numpyro.handlers import Messenger
 
 from svgp_ppl.expectations import ClosedForm
 from svgp_ppl.expectations.dispatch import has_distribution_of
-from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
+from svgp_ppl.handlers import counts_once, is_inducing, is_layer, unwrapped
 from svgp_ppl.latent import Latent
 from svgp_ppl.likelihoods import Gaussian
 from svgp_ppl.linalg import cholesky, matmul, solve_lower, solve_lower_transposed
@@ -85,15 +85,10 @@ def is_collapsible(model_trace: dict[str, dict]) -> bool:
         bool(seen)
         and all(map(_is_quadratic, seen))
         and not any(map(is_layer, model_trace.values()))
-        and all(map(_counts_once, filter(is_inducing, latent)))
+        and all(map(counts_once, filter(is_inducing, latent)))
         and any(map(is_inducing, latent))
         and not all(map(is_inducing, latent))
     )
-
-
-def _counts_once(site: dict) -> bool:
-    """Whether the prior of a process is neither scaled nor masked."""
-    return site["scale"] is None and unwrapped(site["fn"])[1] is True
 
 
 def _is_quadratic(expected: Expected) -> bool:
