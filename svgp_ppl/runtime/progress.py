@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tqdm.auto import tqdm
 
@@ -12,6 +12,7 @@ __all__ = ["Progress", "progress_bar"]
 _NUM_LINES = 10
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Progress reports of a loop; the part of tqdm's interface that is used."""
 
