@@ -7,7 +7,8 @@ import numpy as np
 from scipy import stats
 
 import svgp_ppl as gp
-from benchmarks.papers import data
+from benchmarks.papers import data, scores
+from benchmarks.papers.deep.regression import linear
 from benchmarks.papers.runs import plain
 from svgp_ppl.datasets.stored import stored
 
@@ -52,6 +53,28 @@ def boston_densities() -> dict[str, float]:
     return {"defined": float(defined.mean()), "released": float(released.mean())}
 
 
+def linear_on_energy(number: int = 4000) -> dict[str, float]:
+    """Means of least squares on energy over random splits; deviations of 20-means."""
+    held = gp.datasets.uci("energy")
+    x = np.concatenate([held.x, held.x_test])
+    y = np.concatenate([held.y, held.y_test])
+    random, rows = np.random.RandomState(0), []
+    for _ in range(number):
+        order = random.permutation(len(y))
+        test, train = order[: len(held.y_test)], order[len(held.y_test) :]
+        split = held._replace(x=x[train], y=y[train], x_test=x[test], y_test=y[test])
+        mean, density = linear(split)
+        row = scores.of_regression(mean, density, y[test], y[train], held.y_scale)
+        rows.append([row["RMSE"], row["log density"]])
+    (rmse, density), deviations = np.mean(rows, 0), np.std(rows, 0) / np.sqrt(20)
+    return {
+        "RMSE": rmse,
+        "RMSE, deviation": deviations[0],
+        "log density": density,
+        "log density, deviation": deviations[1],
+    }
+
+
 def beta_prior() -> dict[str, float]:
     """Log density of Beta(0.2, 5) at a flip probability of 0.1 less that at 1e-3."""
     prior = stats.beta(0.2, 5.0)
@@ -71,6 +94,7 @@ def measured() -> dict:
         "pines": {"rows": len(trees), "distinct": len(np.unique(trees, axis=0))},
         "image": {"train": len(image.y), "test": len(image.y_test)},
         "banana": len(stored("banana", "extra_y", "GPCnoise")["extra_y"]),
+        "energy": linear_on_energy(),
         "columns": {n: gp.datasets.uci(n).x.shape[1] for n in ("naval", "wine_red")},
     }
 

@@ -32,6 +32,8 @@ def page(folder: Path) -> str:
         pines_distinct=held["pines"]["distinct"],
         naval=held["columns"]["naval"],
         wine=held["columns"]["wine_red"],
+        energy=held["energy"],
+        energy_density=-held["energy"]["log density"],
         **gaps(folder),
     )
 
