@@ -198,7 +198,8 @@ def convergence(experiment, runs):
         )
         table = np.array(run["curves"]["psrf"])
         style = {"color": COLOURS[i % 6], "ls": ("-", "--")[i // 6]}
-        axes.plot(run["curves"]["draws"], table.max(1) - 1.0, label=name, **style)
+        excess = np.maximum(table.max(1) - 1.0, 1e-3)  # curves have four digits
+        axes.plot(run["curves"]["draws"], excess, label=name, **style)
     axes.set(xlabel="draws", ylabel="largest PSRF − 1", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside upper center", ncols=2)
