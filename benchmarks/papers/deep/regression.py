@@ -122,7 +122,8 @@ DIFFERS = (
 )
 MORE = {
     "boston": " M = 500 is one inducing input a row, 455.",
-    "energy": " The twenty are hard for the linear model ([notes](notes-on-the-papers.md)).",
+    "energy": " The twenty are hard for the linear model "
+    "([notes](notes-on-the-papers.md)).",
 }
 
 
