@@ -116,4 +116,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "plots"})
+    return sorted([*__all__, "__version__"])

@@ -195,3 +195,18 @@ def test_values_of_a_likelihood_may_be_a_list_or_a_column():
     message = r"the scale of a Gaussian likelihood .* order, .* scale\.loc\[x\.index\]"
     with pytest.raises(ValueError, match=message):
         gp.fit(random.key(0), noise_model, None, TABLE, shuffled, Y, **STEPS)
+
+
+def slope_model(x, income, y=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.3), f(x) + slope * income, obs=y)
+
+
+@pytest.mark.parametrize("call", [gp.fit, gp.sample, gp.prior_predictive])
+def test_a_column_that_a_model_computes_with_is_named(call):
+    column = pd.Series(Y, index=TABLE.index)
+    message = r"that are none: DataFrame, Series\. Give it .* column\.to_numpy\(\)"
+    with pytest.raises(ValueError, match=message):
+        call(random.key(0), slope_model, TABLE, column)

@@ -3,6 +3,7 @@
 from svgp_ppl.rows.arrays import (
     as_it_is_now,
     is_array,
+    is_table,
     named_rows,
     pages_of,
     with_rows,
@@ -18,6 +19,7 @@ __all__ = [
     "filled_batches",
     "in_batches",
     "is_array",
+    "is_table",
     "named_rows",
     "pages_of",
     "shard",

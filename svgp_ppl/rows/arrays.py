@@ -11,7 +11,14 @@ import numpy as np
 from svgp_ppl.rows.arrow import ArrowRows
 from svgp_ppl.rows.sharding import automatic, is_sharded
 
-__all__ = ["as_it_is_now", "is_array", "named_rows", "pages_of", "with_rows"]
+__all__ = [
+    "as_it_is_now",
+    "is_array",
+    "is_table",
+    "named_rows",
+    "pages_of",
+    "with_rows",
+]
 
 
 def is_array(leaf: Any) -> bool:
@@ -71,7 +78,7 @@ def with_rows(arguments: Any) -> dict[int, Any]:
     leaves = jax.tree.leaves(arguments)
     arrays = {i: x for i, x in enumerate(leaves) if is_array(x) and np.ndim(x)}
     seen = jax.tree.leaves(arguments, is_leaf=_is_list)
-    tables = [x for x in seen if _is_table(x) or _is_list(x)]
+    tables = [x for x in seen if is_table(x) or _is_list(x)]
     if not arrays:
         came = ", ".join(sorted({type(x).__name__ for x in tables or leaves}))
         raise ValueError(
@@ -90,7 +97,7 @@ def with_rows(arguments: Any) -> dict[int, Any]:
     return {i: _in_place(x) for i, x in arrays.items()}
 
 
-def _is_table(leaf: Any) -> bool:
+def is_table(leaf: Any) -> bool:
     """Whether a leaf is a table or a column of it, or a labelled array."""
     is_known = isinstance(leaf, np.ndarray | np.generic | jax.Array | ArrowRows)
     return hasattr(type(leaf), "__array__") and not is_known and np.ndim(leaf) > 0

@@ -16,7 +16,8 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from jax.core import Tracer, eval_jaxpr
 from numpyro.handlers import block, seed, trace
 from numpyro.primitives import _PYRO_STACK
 
-from svgp_ppl.rows import is_array
+from svgp_ppl.rows import is_array, is_table
 from svgp_ppl.rows.sharding import (
     as_array,
     automatic,
@@ -202,9 +203,26 @@ def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> An
     except jax.errors.TracerArrayConversionError:
         # Traced indices work on JAX's arrays, but not on those of NumPy.
         args, kwargs = as_jax_arrays(args, kwargs)
-        facts, operations = _inspected(partial(function, args, kwargs), *traced)
+        with _naming_tables(args, kwargs):
+            facts, operations = _inspected(partial(function, args, kwargs), *traced)
     warn_of_rows_beyond(operations)
     return facts
+
+
+@contextmanager
+def _naming_tables(args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Say which arguments a model cannot compute with; JAX knows them as constants."""
+    try:
+        yield
+    except jax.errors.TracerArrayConversionError as error:
+        tables = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_table(leaf)]
+        if not tables:
+            raise
+        kinds = ", ".join(sorted({type(table).__name__ for table in tables}))
+        raise ValueError(
+            "the model computes with an argument that is no array; those that are none: "
+            f"{kinds}. Give it the numbers, such as column.to_numpy()."
+        ) from error
 
 
 def forget_programs() -> None:
