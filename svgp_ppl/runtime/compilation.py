@@ -220,8 +220,8 @@ def _naming_tables(args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
             raise
         kinds = ", ".join(sorted({type(table).__name__ for table in tables}))
         raise ValueError(
-            "the model computes with an argument that is no array; those that are none: "
-            f"{kinds}. Give it the numbers, such as column.to_numpy()."
+            "the model computes with an argument that is no array; those that are "
+            f"none: {kinds}. Give it the numbers, such as column.to_numpy()."
         ) from error
 
 
