@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma, polygamma
+from sklearn.covariance import oas
 
 from svgp_ppl import diagnostics
 from svgp_ppl.mcmc.chains import run as chains_module
@@ -137,16 +138,14 @@ def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
 # A trajectory magnifies every other rounding.
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.parametrize("metric", ["diagonal", "dense"])
-def test_warmup_is_that_of_blackjax(metric):
+def test_warmup_is_that_of_blackjax():
     """Second route: the same keys through blackjax.window_adaptation."""
-    sampler = NUTS(metric, target_acceptance_rate=0.7, initial_step_size=0.3)
+    sampler = NUTS(target_acceptance_rate=0.7, initial_step_size=0.3)
     chains = run(key=5, sampler=sampler, num_chains=2, num_warmup=170, num_samples=1)
     _, key_warmup, _ = jax.random.split(jax.random.key(5), 3)
     warmup = blackjax.window_adaptation(
         blackjax.nuts,
         lambda position: skewed_logdensity(position, jnp.asarray(LOCATION)),
-        is_mass_matrix_diagonal=metric == "diagonal",
         initial_step_size=0.3,
         target_acceptance_rate=0.7,
     )
@@ -156,6 +155,35 @@ def test_warmup_is_that_of_blackjax(metric):
         for name, expected in alone(key).items():
             value = getattr(chains.tuned, name)[chain]
             np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_correlations_of_a_dense_metric_are_shrunk_as_by_scikit_learn():
+    num_draws, size = 12, 8
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(num_draws, size)) @ rng.normal(size=(size, size))
+    core = NUTS("dense")._metric_core()
+    state = core.init(size)
+    for draw in draws:
+        state = core.update(state, jnp.asarray(draw), None)
+    matrix = core.final(state).inverse_mass_matrix
+    # Stan's estimate; then rows whose second moments are its correlations.
+    stan = (num_draws * np.cov(draws.T) + 5 * 1e-3 * np.eye(size)) / (num_draws + 5)
+    sd = np.sqrt(np.diag(stan))
+    rows = np.zeros((num_draws, size))
+    rows[:size] = np.linalg.cholesky(num_draws * stan / np.outer(sd, sd)).T
+    expected, shrinkage = oas(rows, assume_centered=True)
+    np.testing.assert_allclose(matrix, expected * np.outer(sd, sd), rtol=1e-6)
+    assert 0.1 < shrinkage < 0.9
+
+
+def test_a_dense_metric_of_fewer_draws_than_dimensions_leaves_steps_long():
+    def logdensity_fn(x, data):
+        return -0.5 * jnp.sum(x**2)
+
+    # The slow window has 25 draws, of 60 dimensions.
+    options = {"num_warmup": 150, "num_samples": 30, "positions": jnp.ones((3, 60))}
+    chains = run(logdensity_fn=logdensity_fn, sampler=NUTS("dense"), **options)
+    assert chains.stats["n_steps"].mean() < 40
 
 
 def test_statistics_have_their_arviz_names_and_agree_with_the_draws():

@@ -1,4 +1,4 @@
-"""The metric of a dense mass matrix, factorised one matrix at a time.
+"""The metric of a dense mass matrix: its estimate, and its factor one matrix at a time.
 
 BlackJAX's own calls LAPACK with the matrices of all chains together, which can hang for
 ever on a CPU (docs/decisions/0009).
@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from svgp_ppl.linalg import matmul, solve_lower, solve_lower_transposed
 from svgp_ppl.linalg.lapack import factor
-from svgp_ppl.mcmc.samplers.blackjax_parts import Metric
+from svgp_ppl.mcmc.samplers.blackjax_parts import Metric, MetricCore
 
-__all__ = ["dense_metric"]
+__all__ = ["dense_metric", "with_shrunk_correlations"]
 
 
 def dense_metric(inverse_mass_matrix: Float[Array, "D D"]) -> Metric:
@@ -61,3 +61,35 @@ def dense_metric(inverse_mass_matrix: Float[Array, "D D"]) -> Metric:
 
     turning: Any = check_turning
     return Metric(sample_momentum, kinetic_energy, turning, scale)
+
+
+def with_shrunk_correlations(core: MetricCore) -> MetricCore:
+    """Stan's variances, with correlations as far as that many draws tell them.
+
+    The covariance of fewer draws than dimensions is singular: along its null space
+    Stan's regularisation leaves a variance of 1e-3, and steps are short by as much.
+    """
+
+    def final(state: Any) -> Any:
+        new = core.final(state)
+        shrunk = _shrunk(new.inverse_mass_matrix, state.wc_state.sample_size)
+        return new._replace(inverse_mass_matrix=shrunk)
+
+    return core._replace(final=final)
+
+
+def _shrunk(covariance: Float[Array, "D D"], num_draws: Array) -> Float[Array, "D D"]:
+    """Variances as they are, and correlations R as (1 − ρ) R + ρ I.
+
+    ρ = (tr R² + D²) / [(n + 1)(tr R² − D)], at most 1, for n draws of D numbers: the
+    oracle approximating shrinkage towards I (Chen, Wiesel, Eldar & Hero 2010, eq. 23
+    without its terms 2/D, as in ``sklearn.covariance.oas``).
+    """
+    sd = jnp.sqrt(jnp.diag(covariance))
+    correlations = covariance / jnp.outer(sd, sd)
+    squares = jnp.sum(correlations**2)
+    above = squares + len(sd) ** 2
+    below = (num_draws + 1) * (squares - len(sd))
+    shrinkage = jnp.where(above < below, above / below, 1.0)
+    diagonal = jnp.diag(sd**2)
+    return diagonal + (1 - shrinkage) * (covariance - diagonal)

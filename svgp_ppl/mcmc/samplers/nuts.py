@@ -18,7 +18,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     lookup_recipe,
     pytree_size,
 )
-from svgp_ppl.mcmc.samplers.metrics import dense_metric
+from svgp_ppl.mcmc.samplers.metrics import dense_metric, with_shrunk_correlations
 from svgp_ppl.mcmc.samplers.sampler import StepsThenAdapts, require_numbers
 
 __all__ = ["NUTS", "NUTSInfo", "NUTSTuned", "NUTSWarmup"]
@@ -195,8 +195,9 @@ class NUTS(StepsThenAdapts):
         )
 
     def _metric_core(self) -> MetricCore:
-        name = {"diagonal": "welford_diag", "dense": "welford_dense"}[self.metric]
-        return lookup_recipe(name).build_core()
+        if self.metric == "diagonal":
+            return lookup_recipe("welford_diag").build_core()
+        return with_shrunk_correlations(lookup_recipe("welford_dense").build_core())
 
 
 def _in_force(step_size: Any, metric: Any) -> NUTSTuned:
