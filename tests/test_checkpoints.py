@@ -249,6 +249,17 @@ def test_a_loaded_fit_predicts_samples_and_draws(tmp_path):
     assert not any(isinstance(leaf, jax.core.Tracer) for leaf in kept)
 
 
+def test_a_fit_without_a_guide_is_loaded_by_its_model(tmp_path):
+    data = COUNTS_X, COUNTS_Y
+    fitted = gp.fit(random.key(0), counts_model, *data, num_steps=3, progress=False)
+    fitted.save(tmp_path / "fit")
+    loaded = gp.Fit.load(tmp_path / "fit", model=counts_model)
+    mean = fitted.predict(COUNTS_X)["y"].mean
+    np.testing.assert_array_equal(loaded.predict(COUNTS_X)["y"].mean, mean)
+    with pytest.raises(ValueError, match=r"no code: .* load\(path, model=model\)"):
+        gp.Fit.load(tmp_path / "fit")
+
+
 @pytest.mark.parametrize("is_double", [True, False])
 def test_the_precision_of_a_fit_is_remembered(tmp_path, is_double):
     came, here = ("float64", "float32") if is_double else ("float32", "float64")

@@ -15,6 +15,7 @@ from svgp_ppl.checks import warn_of_other_precision
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.trend import last_bound
+from svgp_ppl.guides.start import default_guide
 from svgp_ppl.prediction.predict import Prediction, predict
 from svgp_ppl.runtime.checkpoints import Stored, read, write
 from svgp_ppl.runtime.nested import flattened, rebuilt
@@ -124,19 +125,28 @@ class Fit:
 
     @staticmethod
     def load(
-        path: str | os.PathLike, guide: Callable, model: Callable | None = None
+        path: str | os.PathLike,
+        guide: Callable | None = None,
+        model: Callable | None = None,
     ) -> "Fit":
         """Read a fit, for ``predict``, ``sample(init=...)`` and ``fit(init=...)``.
 
         Args:
             path: File that :meth:`save`, or ``fit(checkpoint=...)``, has written.
-            guide: The guide that was fitted, or one constructed in the same way.
+            guide: The guide that was fitted, or one constructed in the same way; by
+                default that of a ``fit`` without one, ``AutoGaussian(model)``.
             model: The model, for :meth:`predict`, and for a report on a fit whose guide
                 was written by hand.
 
         Raises:
-            ValueError: The file is not such a file.
+            ValueError: The file is not such a file, or there is neither guide nor model.
         """
+        if guide is None and model is None:
+            raise ValueError(
+                "a file of a fit has no code: load(path, guide, model), or "
+                "load(path, model=model) for a fit without a guide of your own."
+            )
+        guide = default_guide(model) if guide is None else guide
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
         for name in _OF_ARGUMENTS:
