@@ -139,14 +139,15 @@ class Fit:
                 was written by hand.
 
         Raises:
-            ValueError: The file is not such a file, or there is neither guide nor model.
+            ValueError: It is not such a file, or there is neither guide nor model.
         """
-        if guide is None and model is None:
-            raise ValueError(
-                "a file of a fit has no code: load(path, guide, model), or "
-                "load(path, model=model) for a fit without a guide of your own."
-            )
-        guide = default_guide(model) if guide is None else guide
+        if guide is None:
+            if model is None:
+                raise ValueError(
+                    "a file of a fit has no code: load(path, guide, model), or "
+                    "load(path, model=model) for a fit without a guide of your own."
+                )
+            guide = default_guide(model)
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
         for name in _OF_ARGUMENTS:
