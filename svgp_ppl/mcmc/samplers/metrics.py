@@ -66,8 +66,8 @@ def dense_metric(inverse_mass_matrix: Float[Array, "D D"]) -> Metric:
 def with_shrunk_correlations(core: MetricCore) -> MetricCore:
     """Stan's variances, with correlations as far as that many draws tell them.
 
-    The covariance of fewer draws than dimensions is singular: along its null space
-    Stan's regularisation leaves a variance of 1e-3, and steps are short by as much.
+    The covariance of fewer draws than dimensions is singular: Stan's regularisation
+    leaves 0.005 / (n + 5) along its null space, and steps are short by the root of it.
     """
 
     def final(state: Any) -> Any:
