@@ -78,7 +78,9 @@ def with_shrunk_correlations(core: MetricCore) -> MetricCore:
     return core._replace(final=final)
 
 
-def _shrunk(covariance: Float[Array, "D D"], num_draws: Array) -> Float[Array, "D D"]:
+def _shrunk(
+    covariance: Float[Array, "D D"], num_draws: int | Array
+) -> Float[Array, "D D"]:
     """Variances as they are, and correlations R as (1 − ρ) R + ρ I.
 
     ρ = (tr R² + D²) / [(n + 1)(tr R² − D)], at most 1, for n draws of D numbers: the
