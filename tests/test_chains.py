@@ -138,14 +138,16 @@ def test_nuts_finds_the_moments_of_a_skewed_target(metric, precision):
 # A trajectory magnifies every other rounding.
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimized")
-def test_warmup_is_that_of_blackjax():
-    """Second route: the same keys through blackjax.window_adaptation."""
-    sampler = NUTS(target_acceptance_rate=0.7, initial_step_size=0.3)
+@pytest.mark.parametrize("metric", ["diagonal", "dense"])
+def test_warmup_is_that_of_blackjax(metric):
+    """Second route: the same keys through blackjax.staged_adaptation."""
+    sampler = NUTS(metric, target_acceptance_rate=0.7, initial_step_size=0.3)
     chains = run(key=5, sampler=sampler, num_chains=2, num_warmup=170, num_samples=1)
     _, key_warmup, _ = jax.random.split(jax.random.key(5), 3)
-    warmup = blackjax.window_adaptation(
+    warmup = blackjax.staged_adaptation(
         blackjax.nuts,
         lambda position: skewed_logdensity(position, jnp.asarray(LOCATION)),
+        metric="welford_diag" if metric == "diagonal" else sampler._metric_core(),
         initial_step_size=0.3,
         target_acceptance_rate=0.7,
     )
