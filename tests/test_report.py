@@ -753,6 +753,15 @@ def test_advice_knows_the_start(init):
     assert ('NUTS(metric="dense")' in text) == (init is not None)
 
 
+@pytest.mark.parametrize("size", [134, 201])
+def test_a_dense_metric_is_advised_where_a_window_has_more_draws(size):
+    slow = autoregressive(0.98, num_draws=1000)
+    posterior = run({"x": slow, "v": normals(shape=(*SHAPE, size - 1))}, attrs=OF_NUTS)
+    text = str(diagnostics.report(posterior))
+    assert "The chains disagree" in text
+    assert ('NUTS(metric="dense")' in text) == (size < 200)
+
+
 @pytest.mark.parametrize("num_blocks", [1, 3])
 def test_advice_knows_whether_the_start_is_coupled(num_blocks):
     attrs = OF_NUTS | {"init": "fit", "num_blocks": num_blocks}

@@ -7,12 +7,12 @@ Four chains from one Gaussian fit, each sampler in turn in one process, and all 
 once more with each further key (``--repeats``): a row has the means. ``fitted``,
 ``collapsed`` and ``whitened`` say in which coordinates the sampler moves; ``refitted``
 are those of a fit at the mean of a first run, as long as the second
-(``gp.mcmc.refit``). ``numpyro`` is ``numpyro.infer.MCMC(NUTS(model))`` on the same
-model with z frozen, from draws of the same fit, ``numpyro fitted`` the same on
-``gp.mcmc.reparam_sites(model, fit)``; ``hsgp`` NumPyro's on its Hilbert space
-approximation and ``unwhitened`` NUTS on u = L v (coal only); ``importance`` is
-``gp.importance_sample``, whose effective sample size is that of its weights. ``NUTS
-without a fit`` and ``from Pathfinder`` do not get it.
+(``gp.mcmc.refit``), ``dense`` has a dense metric. ``numpyro`` is
+``numpyro.infer.MCMC(NUTS(model))`` on the same model with z frozen, from draws of the
+same fit, ``numpyro fitted`` the same on ``gp.mcmc.reparam_sites(model, fit)``; ``hsgp``
+NumPyro's on its Hilbert space approximation and ``unwhitened`` NUTS on u = L v (coal
+only); ``importance`` is ``gp.importance_sample``, whose effective sample size is that
+of its weights. ``NUTS without a fit`` and ``from Pathfinder`` do not get it.
 
 A run writes a file of results, whole; ``--beside`` only adds draws of
 ``gpflow_sgpmc.py`` to it; ``pages`` puts the tables into the docs.

@@ -174,6 +174,41 @@ def additive() -> Problem:
     return Problem(model, jnp.asarray(x), y)
 
 
+def regions() -> Problem:
+    """Counts of 300 places: processes of place and year, a slope, groups; D = 54."""
+    rng = np.random.default_rng(0)
+    place = rng.uniform((0.0, 0.0), (10.0, 5.0), (300, 2))
+    year, region = rng.integers(0, 10, 300), rng.integers(0, 5, 300)
+    income, exposed = rng.normal(size=300), rng.integers(200, 5000, 300)
+    of_place = np.sin(place[:, 0] / 1.5) * np.cos(place[:, 1])
+    of_region = np.array([0.3, -0.2, 0.0, 0.5, -0.4])[region]
+    rate = np.exp(-5.0 + 0.4 * income + of_place + 0.05 * (year - 5) + of_region)
+    y = rng.negative_binomial(5, 5 / (5 + exposed * rate))
+    x = np.column_stack([place, year, income, np.log(exposed), region])
+    z = gp.inducing.kmeans(place, 30)
+
+    def process(name, z, lengthscales):
+        variance = numpyro.sample(f"{name}_variance", dist.HalfNormal(1.0))
+        lengthscale = numpyro.sample(f"{name}_lengthscale", lengthscales)
+        return gp.sparse_gp(name, gp.kernels.Matern32(variance, lengthscale), z)
+
+    def model(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        intercept = numpyro.sample("intercept", dist.Normal(-5.0, 2.0))
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        with numpyro.plate("regions", 5):
+            effect = numpyro.sample("effect", dist.Normal(0.0, spread))
+        f = process("place", z, dist.InverseGamma(3.0, 3.0).expand([2]).to_event(1))
+        g = process("year", np.arange(10.0)[:, None], dist.InverseGamma(3.0, 10.0))
+        concentration = numpyro.sample("concentration", dist.Gamma(2.0, 0.2))
+        linear = intercept + slope * x[:, 3] + x[:, 4] + effect[x[:, 5].astype(int)]
+        with numpyro.plate("data", len(x)):
+            likelihood = gp.likelihoods.NegativeBinomial(concentration)
+            gp.observe("y", likelihood, f(x[:, :2]) + g(x[:, [2]]) + linear, obs=y)
+
+    return Problem(model, x, y)
+
+
 def plane(m: int = 50) -> Problem:
     """Counts at random places of a plane, with z at some of them, fixed."""
     rng = np.random.default_rng(0)
@@ -202,6 +237,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "student-t": student_t,
     "heteroscedastic": heteroscedastic,
     "additive": additive,
+    "regions": regions,
     "concrete": lambda: gaussian("concrete"),
     "energy": lambda: gaussian("energy"),
     # Compactness and surface left out, which follow from the others.

@@ -36,6 +36,7 @@ OURS: dict[str, tuple[Any, str]] = {
 }
 OURS["Gibbs"] = (gp.mcmc.Gibbs(), "whitened")
 OURS["slices"] = (gp.mcmc.Gibbs("elliptical_slice"), "whitened")
+OURS["NUTS dense"] = (gp.mcmc.NUTS(metric="dense"), "fitted")
 OURS["NUTS refitted"] = (gp.mcmc.NUTS(), "fitted")
 # Without a fit: where chains start.
 NO_FIT = {"NUTS without a fit": None, "NUTS from Pathfinder": gp.mcmc.Pathfinder()}

@@ -15,8 +15,9 @@ __all__ = [
     "stable_arithmetic",
 ]
 
-# Dense metrics pay off up to a few dozen dimensions.
-_MOST_DENSE_DIMENSIONS = 50
+# A dense metric needs a window of the warm-up with more draws than dimensions: of 1000
+# steps the last one has 500.
+_MOST_DENSE_DIMENSIONS = 200
 
 
 class Finding(NamedTuple):
