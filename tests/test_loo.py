@@ -132,3 +132,36 @@ def test_a_datum_without_a_finite_term_has_no_density():
     for pointwise in (found.pointwise, waic(draws).pointwise):
         assert np.isnan(pointwise).tolist() == [False, False, True]
     assert found.pareto_k[2] == np.inf
+
+
+def test_a_scaled_datum_leaves_with_its_scale():
+    """The optimal q(v) ∝ N(v; 0, I) exp Σ s_n ℓ_n, and a site without a latent."""
+    y = np.sin(6 * X[:, 0]) + SD * RNG.normal(size=len(X))
+    scale = np.linspace(0.1, 1.5, len(X))
+    a, c = given_whitened()
+
+    def scaled(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.2), Z)
+        with numpyro.plate("data", len(x)), numpyro.handlers.scale(scale=scale):
+            gp.observe("y", gp.likelihoods.Gaussian(SD), f(x), obs=y)
+            numpyro.sample("other", dist.Normal(0.0, 1.0), obs=y)
+
+    def without(n):
+        w = np.where(np.arange(len(X)) == n, 0.0, scale) / SD**2
+        covariance = np.linalg.inv(np.eye(len(Z)) + a.T @ (w[:, None] * a))
+        mean = covariance @ a.T @ (w * y)
+        variance = a[n] @ covariance @ a[n] + c[n] + SD**2
+        return float(dist.Normal(a[n] @ mean, np.sqrt(variance)).log_prob(y[n]))
+
+    exactly = {"optimizer": gp.natural_gradient(1.0), "num_steps": 2}
+    fitted = gp.fit(random.key(0), scaled, None, X, y, **exactly, progress=False)
+    draws = gp.log_likelihood(random.key(1), scaled, fitted, X, y, num_draws=20_000)
+    found = loo(draws, "y")
+    exact = np.array([without(n) for n in range(len(X))])
+    np.testing.assert_allclose(found.pointwise, exact, atol=0.05)
+    assert abs(waic(draws, "y").elpd - exact.sum()) < 1.0
+    density, terms = (
+        group(draws, name)["other"][0, 0]
+        for name in ("log_likelihood", "expected_log_likelihood")
+    )
+    np.testing.assert_allclose(terms, scale * density, rtol=1e-5)

@@ -73,7 +73,8 @@ def loo(posterior: Any, site: str | None = None) -> LOO:
     """Σ_n log p(y_n | y_−n), by Pareto smoothed importance sampling of the draws.
 
     The draws are of the density p(v, θ) exp Σ_n ℓ_n with the expected log likelihood
-    ℓ_n = E log p(y_n | f_n), over f_n given v and θ. Without the term of a datum,
+    ℓ_n = E log p(y_n | f_n), over f_n given v and θ; times s_n where
+    ``numpyro.handlers.scale`` makes a datum count s_n times. Without its term,
 
         log p(y_n | y_−n) ≈ log Σ_s w_ns p(y_n | v_s, θ_s) / Σ_s w_ns,
         w_ns = exp(−ℓ_ns),   p(y_n | v, θ) = E p(y_n | f_n).

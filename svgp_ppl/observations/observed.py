@@ -78,11 +78,12 @@ def warn_if_none_counts(name: str, mask: Any) -> None:
 
 
 class LogLikelihoods(NamedTuple):
-    """The terms of a site, [..., N]; of a site without a latent the same twice.
+    """The terms of a site, [..., N]; without a latent and a scale the same twice.
 
     Attributes:
         log_likelihood: log E p(y_n | f_n).
-        expected_log_likelihood: E log p(y_n | f_n), the terms of the log density.
+        expected_log_likelihood: s_n E log p(y_n | f_n), the terms of the log density,
+            with s_n that of ``numpyro.handlers.scale``.
     """
 
     log_likelihood: Any
@@ -93,8 +94,11 @@ def log_likelihoods(site: dict) -> LogLikelihoods:
     """The terms of the data of a site at one draw."""
     expected, y = expected_of(site), site["value"]
     if expected is None:
-        return LogLikelihoods(*2 * [site["fn"].log_prob(y)])
-    return LogLikelihoods(expected.log_predictive(y), expected.log_prob(y))
+        density = terms = site["fn"].log_prob(y)
+    else:
+        density, terms = expected.log_predictive(y), expected.log_prob(y)
+    scale = site["scale"]
+    return LogLikelihoods(density, terms if scale is None else scale * terms)
 
 
 def log_likelihood_groups(

@@ -114,8 +114,8 @@ def log_likelihood(
     Returns:
         An ArviZ object with ``log_likelihood``, arrays [chain, draw, N] by observed
         site, in nats, without the rows that a mask leaves out, and the expectations of
-        the log, ``expected_log_likelihood``; and ``observed_data``, ``posterior`` and
-        ``constant_data``.
+        the log, ``expected_log_likelihood``, as often as ``numpyro.handlers.scale`` has
+        them count; and ``observed_data``, ``posterior`` and ``constant_data``.
 
     Raises:
         ValueError: The data are not among the arguments; or as for
