@@ -24,6 +24,7 @@ __all__ = [
     "in_full",
     "in_words",
     "is_concrete",
+    "is_key",
     "is_real",
     "require_arguments",
     "require_count",
@@ -221,13 +222,18 @@ def require_key(
         ValueError: It is an integer, None or something else; or is traced.
     """
     _require_untraced(key, of)
-    dtype = getattr(key, "dtype", None)
-    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    is_old = dtype == jnp.uint32 and jnp.shape(key) == (2,)
-    if not (is_typed and jnp.shape(key) == ()) and not is_old:
+    if not is_key(key):
         raise ValueError(
             f"{what} must be a random key, jax.random.key(0), and is {key!r}."
         )
+
+
+def is_key(value) -> bool:
+    """Whether it can be a random key of JAX, typed or of two 32-bit numbers."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jnp.shape(value) == ()
+    return dtype == jnp.uint32 and jnp.shape(value) == (2,)
 
 
 def require_arguments(

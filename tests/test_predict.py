@@ -356,6 +356,16 @@ def test_random_guide_needs_a_key():
         gp.predict(counts_model, random_guide(), X_COUNTS)
 
 
+@pytest.mark.parametrize("make", [random.key, random.PRNGKey])
+def test_a_key_among_the_arguments_of_the_model_is_named(make):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        predict_gaussian(make(0))
+    assert "predict takes the key by name" in "".join(caught.value.__notes__)
+    with pytest.raises(ValueError) as caught:
+        predict_gaussian(X_NEW[:, 0])
+    assert "the key by name" not in "".join(getattr(caught.value, "__notes__", []))
+
+
 def test_a_model_that_asks_for_keys_is_averaged_over_them():
     """As dropout does: half of the draws predict at zero, half at the inputs."""
 

@@ -5,12 +5,13 @@ unless its guide (or a deep model) draws. Moments follow from the laws of total
 expectation and variance, densities are averaged in probability.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 
-from svgp_ppl.checks import require_count, require_key
+from svgp_ppl.checks import is_key, require_count, require_key
 from svgp_ppl.inducing_origin import require_same_z
 from svgp_ppl.input_columns import require_same_columns
 from svgp_ppl.prediction.observe_sites import ObserveSites
@@ -64,9 +65,11 @@ def predict(
     # Moments and densities are computed when they are read, maybe after the arguments
     # have been written into.
     args, kwargs = jax.tree.map(as_it_is_now, (args, kwargs))
-    require_same_z(posterior, model, args, kwargs)
-    runs = PosteriorModel(model, take_posterior(posterior, params), args, kwargs, key)
-    require_same_columns(posterior, runs.facts.input_columns)
+    with _naming_a_key_among(args):
+        require_same_z(posterior, model, args, kwargs)
+        taken = take_posterior(posterior, params)
+        runs = PosteriorModel(model, taken, args, kwargs, key)
+        require_same_columns(posterior, runs.facts.input_columns)
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws
     elif not runs.facts.is_random:
@@ -81,6 +84,20 @@ def predict(
         num_draws = require_count(num_draws, "num_draws")
     sites = ObserveSites(runs, num_draws, chunk_size)
     return _BySite({name: Prediction(sites, name) for name in runs.num_data})
+
+
+@contextmanager
+def _naming_a_key_among(args: tuple) -> Iterator[None]:
+    """Say of an error that a key went to the model where its inputs are meant to be."""
+    try:
+        yield
+    except Exception as error:
+        if args and is_key(args[0]):
+            error.add_note(
+                "The first argument for the model is a random key. If its inputs were "
+                "meant: predict takes the key by name, predict(x_new, key=key)."
+            )
+        raise
 
 
 class _BySite(dict):
