@@ -171,7 +171,8 @@ class Latent:
             for weight, component in zip(row, self.terms):
                 total = _add_terms(total, _scale_terms(component, weight))
             terms.append(total)
-            offsets.append(sum(w * b for w, b in zip(row, self.offsets)))
+            shifts = [w * b for w, b in zip(row, self.offsets) if not _is_zero(b)]
+            offsets.append(sum(shifts, 0.0))
         return Latent(tuple(terms), tuple(offsets), self.num_data, False)
 
     def __matmul__(self, mixing):
