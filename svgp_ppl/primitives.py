@@ -20,18 +20,19 @@ from jax import random
 from jaxtyping import Array, Float
 
 from svgp_ppl.checks import require_count, require_positive
-from svgp_ppl.expectations import Method, is_random
+from svgp_ppl.expectations import Method, is_random, shifted
 from svgp_ppl.features import Points, as_features, jitter_of
 from svgp_ppl.handlers import marked_deterministic, require_new_site
 from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.kernels.kernel import may_vanish
 from svgp_ppl.keys import random_key
 from svgp_ppl.latent import Latent
-from svgp_ppl.linalg import factorised, safe_sqrt
+from svgp_ppl.linalg import factorised
 from svgp_ppl.observations import Expected
 from svgp_ppl.observations.missing import over_rows
 from svgp_ppl.plates import require_fitting_plates, require_outside_scan
 from svgp_ppl.process import SparseGP
+from svgp_ppl.variational import is_coupled
 
 __all__ = [
     "observe",
@@ -261,14 +262,16 @@ def _require_roles(name, likelihood, latent, method) -> None:
 def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     """A draw of the latent at each datum, as input of the next layer, [N, Q].
 
-    f_n = E f_n + √Var f_n ε_n with one standard normal per datum and component
-    (Salimbeni & Deisenroth 2017, eq. 15), recorded as the deterministic site ``name``.
+    f_n = E f_n + C_n ε_n with one standard normal per datum and component, and C_n C_nᵀ
+    = Cov f_n (Salimbeni & Deisenroth 2017, eq. 15; √Var f_n of independent components),
+    recorded as the deterministic site ``name``.
     ε is not a latent site: the conditional p(f|u) cancels between model and guide.
     Under SVI it is drawn anew at each step; under MCMC it stays the same for a whole
     run.
 
     Raises:
-        ValueError: The q(v) is a mixture; or there is no ``numpyro.handlers.seed``.
+        ValueError: The q(v) is a mixture, or also that of a process outside the layer;
+            or there is no ``numpyro.handlers.seed``.
 
     Example:
         >>> import svgp_ppl as gp
@@ -285,6 +288,7 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
             f"layer '{name}' cannot propagate a mixture q(v): its components would "
             "be forgotten between layers. Use a Gaussian q(v) in a deep model."
         )
+    _require_whole(name, latent)
     key = random_key()
     if key is None:
         raise ValueError(
@@ -292,8 +296,27 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
             "numpyro.handlers.seed(model, key)."
         )
     noise = random.normal(key, marginal.mean.shape, marginal.mean.dtype)
-    value = marginal.mean + safe_sqrt(marginal.variance) * noise
+    value = shifted(marginal, noise)
     # Marked as a layer, so that its draws are not stored.
     value = value.reshape(latent.num_data, -1)
     mark = {"layer": latent.process_names, "latent": latent}
     return marked_deterministic(name, value, mark)
+
+
+def _require_whole(name: str, latent: Latent) -> None:
+    """Refuse a q(v) that couples a layer with processes outside it.
+
+    The draw of a layer is marginalised over its v: given it, the v of the others would
+    have another distribution than the one that they are marginalised over.
+    """
+    found = {v.process.name: v.process.qv for terms in latent.terms for v, _ in terms}
+    coupled = [qv for qv in found.values() if is_coupled(qv)]
+    for qv in coupled:
+        seen = sum(other.value.size for other in coupled if other.group == qv.group)
+        if seen < qv.joint.event_shape[0]:
+            raise ValueError(
+                f"layer '{name}' cannot propagate a part of the q(v) '{qv.group}': "
+                "what it couples would be forgotten between layers. Use gp.AutoDeep, "
+                "or gp.AutoCoupled with blocks of processes that go through the same "
+                "propagate, gp.stack([f(x), g(x)])."
+            )

@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "observations",
         "plates",
         "process",
+        "variational",
     },
     "inducing_origin": {"diagnostics", "handlers", "rows", "runtime"},
     "input_columns": {"diagnostics", "observations"},

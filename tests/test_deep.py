@@ -91,6 +91,29 @@ def test_draws_of_a_layer_have_its_mean_and_variance():
     assert np.max(np.abs(correlation)) < 5.5 / np.sqrt(4000)
 
 
+def test_components_of_a_layer_that_share_a_process_are_drawn_together():
+    # 6 × 4 comparisons at 5 standard errors.
+    held = {"f": jnp.ones(4), "g": jnp.zeros(4)}
+
+    def layer(x):
+        f, g = (gp.sparse_gp(n, gp.kernels.RBF(0.3, 0.4), Z_INNER)(x) for n in "fg")
+        latent = gp.stack([f + g, f])
+        return gp.propagate("h", latent), latent.mean, latent.covariance
+
+    def draw(key):
+        return handlers.seed(handlers.substitute(layer, held), key)(X[::2])
+
+    keys = random.split(random.key(2), 4000)
+    draws, mean, covariance = map(np.asarray, jax.jit(jax.vmap(draw))(keys))
+    apart, covariance = draws - mean, covariance[0]
+    found = np.einsum("snq,snr->nqr", apart, apart) / 4000
+    variance = np.einsum("nqq->nq", covariance)
+    error = np.sqrt(variance[:, :, None] * variance[:, None] * 2 / 4000)
+    assert np.all(np.abs(found - covariance) < 5 * error)
+    np.testing.assert_allclose(covariance[:, 0, 1], variance[:, 1])
+    np.testing.assert_allclose(variance[:, 0], 2 * variance[:, 1])
+
+
 def test_layer_without_variance_is_plain_composition():
     def composed(x, y, variance):
         inner = gp.sparse_gp(

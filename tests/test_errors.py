@@ -550,3 +550,21 @@ def test_propagate_of_a_mixture():
     guide = handlers.trace(handlers.seed(lambda: numpyro.sample("f", mixture), 0))
     held = replay_distributions(model, guide.get_trace())
     refused("layer 'h' cannot propagate a mixture", held)
+
+
+def test_propagate_of_a_part_of_a_coupled_q():
+    def model(x, y=None, together=False):
+        f, g = process("f")(x), process("g")(x)
+        h = gp.propagate("h", gp.stack([f, g]) if together else f)
+        outer = process("outer", np.tile(Z, 1 + together))(h) + (0.0 if together else g)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), outer, obs=y)
+
+    def fitted(together):
+        guide = gp.AutoCoupled(model, [["f", "g"]])
+        given = X, np.arange(len(X)), together
+        return gp.fit(random.key(0), model, guide, *given, num_steps=1, progress=False)
+
+    with pytest.raises(ValueError, match=r"layer 'h' .* part of the q\(v\) 'auto_f_g'"):
+        fitted(together=False)
+    assert np.isfinite(fitted(together=True).losses).all()
