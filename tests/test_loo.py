@@ -107,6 +107,53 @@ def test_loo_of_draws_is_that_of_the_other_data():
     np.testing.assert_allclose(kept[..., 1], at, atol=2e-3)
 
 
+def deep(x, y=None):
+    """The inner process has three inducing inputs, and much of it is left open."""
+    inner = gp.sparse_gp("inner", gp.kernels.RBF(0.3, 0.2), Z[::2], mean=lambda x: x)
+    h = gp.propagate("h", inner(x))
+    outer = gp.sparse_gp("outer", gp.kernels.RBF(1.0, 0.2), Z)
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(SD), outer(h), obs=y)
+
+
+def test_terms_of_a_deep_fit_are_averaged_over_its_layer():
+    """By Gauss–Hermite quadrature over h_n given v."""
+
+    def projected(x, z, variance):
+        root = np.linalg.cholesky(variance * kernel(z, z))
+        a = np.linalg.solve(root, variance * kernel(z, x)).T
+        return a, np.maximum(variance - np.sum(a**2, axis=1), 0.0)
+
+    x, start = X[::4], {"auto_inner_loc": jnp.zeros(3), "auto_outer_loc": jnp.ones(5)}
+    y = np.linspace(0.4, 1.2, 5)
+    tril = {
+        f"auto_{n}_scale_tril": 0.2 * jnp.eye(m)
+        for n, m in (("inner", 3), ("outer", 5))
+    }
+    fitted = gp.AutoGaussian(deep), start | tril
+    found = gp.log_likelihood(
+        random.key(0), deep, fitted, x, y, num_draws=500, num_noise_draws=100
+    )
+    v = {n: values[0] for n, values in group(found, "posterior").items()}
+    a, c = projected(x, Z[::2], 0.3)
+    nodes, weights = hermegauss(40)
+    h = (x[:, 0] + v["inner"] @ a.T)[..., None] + np.sqrt(c)[:, None] * nodes
+    a, c = projected(h.reshape(-1, 1), Z, 1.0)
+    f = np.sum(a.reshape(*h.shape, -1) * v["outer"][:, None, None], axis=-1)
+    c, weights = c.reshape(h.shape), weights / weights.sum()
+    total = c + SD**2
+    density = -0.5 * ((y[:, None] - f) ** 2 / total + np.log(2 * np.pi * total))
+    terms = -0.5 * ((y[:, None] - f) ** 2 + c) / SD**2 - np.log(SD * np.sqrt(2 * np.pi))
+    exact = to_arviz(
+        {n: values[None] for n, values in v.items()},
+        log_likelihood={"y": logsumexp(density, b=weights, axis=-1)[None]},
+        expected_log_likelihood={"y": (terms @ weights)[None]},
+    )
+    for criterion in (loo, waic):
+        one, other = criterion(found), criterion(exact)
+        np.testing.assert_allclose(one.pointwise, other.pointwise, atol=0.5)
+
+
 def test_terms_stay_with_their_draws(tmp_path):
     shape = (2, 50, 3)
     density = RNG.normal(size=shape)

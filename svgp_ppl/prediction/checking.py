@@ -10,6 +10,7 @@ first; those draws are a group too, so that importance weights and data belong t
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from svgp_ppl.checks import require_count
@@ -17,6 +18,7 @@ from svgp_ppl.observations.observed import (
     LogLikelihoods,
     log_likelihood_groups,
     log_likelihoods,
+    over_noise,
 )
 from svgp_ppl.prediction.groups import Groups, latent_values
 from svgp_ppl.prediction.posterior import Prior
@@ -84,6 +86,7 @@ def log_likelihood(
     posterior,
     *args,
     num_draws: int | None = None,
+    num_noise_draws: int = 16,
     params: Mapping[str, Any] | None = None,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Any] | None = None,
@@ -104,6 +107,8 @@ def log_likelihood(
         posterior: As for :func:`posterior_predictive`.
         *args: Arguments of the model, data included.
         num_draws: As for :func:`posterior_predictive`.
+        num_noise_draws: Number of draws of the fixed noise of a deep model, the same
+            at every draw of v and θ, over which both terms are averaged.
         params: Values of the ``param`` sites; only needed for a dict of samples.
         coords: Labels by dimension, as for ``gp.sample``.
         dims: Names of dimensions by variable, as for ``gp.sample``.
@@ -126,6 +131,7 @@ def log_likelihood(
         >>> terms = gp.log_likelihood(random.key(2), model, fitted, x, y)
         >>> expected = gp.diagnostics.loo(terms)
     """
+    num_noise_draws = require_count(num_noise_draws, "num_noise_draws")
     run = Groups(key, model, posterior, args, kwargs, num_draws, params, add_to)
     if not run.data:
         raise ValueError(
@@ -136,7 +142,11 @@ def log_likelihood(
     def terms(sites: dict[str, dict], key) -> dict[str, LogLikelihoods]:
         return {name: log_likelihoods(sites[name]) for name in run.data}
 
-    found = run.over_draws("log likelihood", terms)
+    if run.has_layers:
+        at_noise = partial(run.over_draws, "log likelihood", terms)
+        found = over_noise(map(at_noise, range(num_noise_draws)))
+    else:
+        found = run.over_draws("log likelihood", terms)
     groups = log_likelihood_groups(found, run.data) | run.posterior_groups()
     return run.as_arviz(groups, coords, dims)
 

@@ -28,6 +28,7 @@ from svgp_ppl.observations.observed import (
 from svgp_ppl.prediction.posterior import Prior, Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import (
     ROWS_AT_A_TIME,
+    Draws,
     PosteriorModel,
     every_draw,
 )
@@ -129,14 +130,35 @@ class Groups:
             for n, k in zip(names, random.split(key, len(names)))
         }
 
-    def over_draws(self, what: str, function: Callable) -> Any:
-        """``function(sites, key)`` at every draw, leaves [chains, draws, ...]."""
+    @property
+    def has_layers(self) -> bool:
+        """Whether the model draws layers."""
+        return self._runs.facts.has_layers
+
+    def over_draws(self, what: str, function: Callable, noise: int | None = None):
+        """``function(sites, key)`` at every draw, leaves [chains, draws, ...].
+
+        Args:
+            what: What determines the function.
+            function: Of the trace of the model and a key.
+            noise: Number of a draw of the fixed noise, which is then the same at every
+                draw of the posterior; None for one at each.
+        """
         num_draws = self._shape[0] * self._shape[1]
         rows = min(max(self._runs.num_data.values()), ROWS_AT_A_TIME)
+        choose = every_draw(num_draws)
+
+        def choose_at_noise(key, noise) -> Draws:
+            draws = choose(key)
+            # Of a number that is no draw's, nor that of every_draw.
+            run_key = random.fold_in(key, num_draws + 1 + noise)
+            return draws._replace(run_keys=jnp.broadcast_to(run_key, num_draws))
+
         found = self._runs.over_draws(
-            every_draw(num_draws),
-            function,
-            (what, num_draws),
+            choose if noise is None else choose_at_noise,
+            lambda sites, key, *_: function(sites, key),
+            (what, num_draws, noise is None),
+            *([] if noise is None else [jnp.asarray(noise)]),
             batch_size=max(1, ROWS_AT_A_TIME // rows),
         )
         return jax.tree.map(self._in_chains, jax.device_get(found))
