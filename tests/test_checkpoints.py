@@ -23,6 +23,7 @@ from numpyro.infer import SVI
 
 import svgp_ppl as gp
 from svgp_ppl.fitting.minibatches import Minibatches
+from svgp_ppl.fitting.plateau import Plateau
 from svgp_ppl.runtime import checkpoints, progress
 from svgp_ppl.runtime.checkpoints import Checkpoint, as_stored, read, write
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
@@ -532,6 +533,30 @@ def test_an_interrupt_saves_what_it_returns(whole, tmp_path, monkeypatch):
     np.testing.assert_array_equal(loaded.losses, stopped.losses)
     assert len(loaded.losses) == 30
     assert_resumes("adam", path, whole["adam"])
+
+
+def test_a_fit_interrupted_at_its_plateau_stops_there(tmp_path, monkeypatch):
+    """In the middle of asking for one; without patience the file goes on."""
+    path, options = tmp_path / "fit", {"patience": 12, "tolerance": 0.02}
+    reference = run("adam", 100, **options)
+    assert reference.stopped_early and 30 < len(reference.losses) < 90
+    is_reached = Plateau.is_reached
+
+    def interrupted(rule, history):
+        if is_reached(rule, history):
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Plateau, "is_reached", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        run("adam", 100, checkpoint=path, **options)
+    monkeypatch.undo()
+    for _ in range(2):
+        resumed = run("adam", 100, checkpoint=path, **options)
+        assert resumed.stopped_early
+        assert_same_fit(resumed, reference)
+    longer = run("adam", 100, checkpoint=path)
+    assert len(longer.losses) == 100 and not longer.stopped_early
 
 
 def test_not_a_number_saves_the_last_finite_fit(tmp_path):

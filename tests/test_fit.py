@@ -15,6 +15,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 
 import svgp_ppl as gp
+from svgp_ppl.fitting.plateau import Plateau
 from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model, unseen
 
@@ -162,15 +163,29 @@ def test_both_precisions(precision):
 # --------------------------------------------------------------- early stopping
 
 
+def test_a_plateau_is_one_of_this_fit(fitted):
+    """Whatever it continues: the bound of twice the rows is far below the earlier."""
+    twice = [np.concatenate([a, a]) for a in DATA]
+    options = {"patience": 10, "tolerance": 1e-9, "progress": False}
+    more = gp.fit(
+        random.key(0), counts_model, fitted.guide, *twice,
+        init=fitted, num_steps=40, **options,
+    )  # fmt: skip
+    assert len(more.losses) == 100 and not more.stopped_early
+
+
 def test_a_plateau_of_a_noisy_bound():
     # Down by 2 nats a step for 100 steps, then level, with noise of 5 nats.
     noise = np.random.default_rng(0).normal(scale=5.0, size=300)
     losses = 1000.0 - 2.0 * np.minimum(np.arange(300), 100) + noise
-    seen = [n for n in range(1, 301) if MODULE._is_plateau(losses[:n], 50, 2.0)]
+    rule = Plateau(50, 2.0)
+    seen = [n for n in range(1, 301) if rule.is_reached([losses[:n]])]
     assert 180 < seen[0] < 215
-    assert not MODULE._is_plateau(losses[:99], 50, 1e6)  # too early to say
-    assert MODULE._is_plateau(losses[:100], 50, 1e6)
-    assert MODULE._is_plateau(-losses, 50, 2.0)  # worse is no reason to go on
+    any_gain = rule._replace(tolerance=1e6)
+    assert not any_gain.is_reached([losses[:99]])  # too early to say
+    assert any_gain.is_reached([losses[:60], losses[60:100]])
+    assert not any_gain._replace(first=1).is_reached([losses[:100]])
+    assert rule.is_reached([-losses])  # worse is no reason to go on
 
 
 def test_tolerance_is_per_datum_and_held_parameters_are_waited_for(fitted):

@@ -24,6 +24,7 @@ from svgp_ppl.fitting.checks import (
 from svgp_ppl.fitting.failures import explain_failure
 from svgp_ppl.fitting.minibatches import Minibatches, Whole, blocks_of
 from svgp_ppl.fitting.optimizers import is_optax, searches
+from svgp_ppl.fitting.plateau import Plateau
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, frozen_in, how_to_go_on
 from svgp_ppl.fitting.schedules import NEVER
@@ -106,7 +107,7 @@ def fit(
             ``numpyro.plate("data", N, subsample_size=len(x))``.
         patience: Stop early at a plateau: when the mean bound of the last ``patience``
             steps exceeds that of the ``patience`` steps before by no more than
-            ``tolerance``.
+            ``tolerance``. Steps of an ``init`` do not count.
         tolerance: Tolerance of ``patience``, in nats per datum.
         checkpoint: File for the fit so far, written about every half minute and at the
             end. If it exists, the same call continues from it, and with a larger
@@ -152,12 +153,7 @@ def fit(
     key_start, key_look = random.split(key)
     earlier, initial = _origin(init)
     order = _order(key) if earlier is None else earlier.seed
-    if isinstance(batch_size, np.integer):
-        batch_size = int(batch_size)
-    if batch_size is None:
-        data = Whole(args, kwargs)
-    else:
-        data = Minibatches(args, kwargs, batch_size, order)
+    data = _data(args, kwargs, batch_size, order)
     late = _late(guide, optimizer, num_steps, earlier, initial, file)
     frozen = _with_late(freeze, late)
     if earlier is not None and not (freeze or variational_first):
@@ -177,8 +173,9 @@ def fit(
     run = _Run(
         steps, start, earlier, order, facts, origin, _block_size(num_steps, data)
     )
+    plateau = run.plateau(patience, tolerance)
     with single_threaded_lapack():
-        return run.to_the_end(num_steps, patience, tolerance, file, progress)
+        return run.to_the_end(num_steps, plateau, file, progress)
 
 
 def _origin(init) -> tuple[Fit | None, dict | None]:
@@ -195,6 +192,14 @@ def _origin(init) -> tuple[Fit | None, dict | None]:
             )
         return init, None
     return None, guide_and_params(init, "init").params
+
+
+def _data(args, kwargs, batch_size: Any, order: int) -> Whole | Minibatches:
+    """Arguments of the model at every step."""
+    if batch_size is None:
+        return Whole(args, kwargs)
+    size = int(batch_size) if isinstance(batch_size, np.integer) else batch_size
+    return Minibatches(args, kwargs, size, order)
 
 
 def _set_up(steps: Steps, key, init) -> None:
@@ -279,12 +284,14 @@ class _Reached(NamedTuple):
         params: Constrained values of the parameters there.
         history: Losses of the steps so far, one array per block.
         seconds: Time that they took.
+        stopped: Whether the fit ends there, at a plateau.
     """
 
     state: Any
     params: dict[str, Any]
     history: tuple[np.ndarray, ...]
     seconds: float
+    stopped: bool = False
 
 
 class _Run:
@@ -304,7 +311,7 @@ class _Run:
         self.origin, self.size = origin, size
         self.reached = _Reached(start.state, start.params, (), 0.0)
         self.earlier, self.first = None, 0
-        self.compile_seconds, self.stopped = 0.0, False
+        self.compile_seconds = 0.0
         if earlier is not None:
             self._continue(earlier)
 
@@ -325,12 +332,18 @@ class _Run:
         found, self.start = in_file
         left = num_steps + self.first - len(found.losses)
         self._continue(found)
-        self.stopped = found.stopped_early
+        self.reached = self.reached._replace(stopped=found.stopped_early)
         return left
+
+    def plateau(self, patience: int | None, tolerance: float) -> Plateau:
+        """When to stop early: once nothing is frozen but for good."""
+        steps = [at for at in self.steps.unfreeze_at.values() if at < NEVER]
+        first = max(self.first, *steps, 0)
+        return Plateau(patience, tolerance * self.facts.num_data, first)
 
     def so_far(self) -> Fit:
         """The fit up to here."""
-        state, params, history, seconds = self.reached
+        state, params, history, seconds, stopped = self.reached
         state, params = local((state, params))
         return Fit(
             params=params,
@@ -338,7 +351,7 @@ class _Run:
             guide=self.steps.given_guide,
             state=state,
             seed=self.order,
-            stopped_early=self.stopped,
+            stopped_early=stopped,
             compile_seconds=self.compile_seconds,
             seconds=seconds,
             unfreeze_at=self.steps.unfreeze_at,
@@ -351,24 +364,22 @@ class _Run:
     def to_the_end(
         self,
         num_steps: int,
-        patience: int | None,
-        tolerance: float,
+        plateau: Plateau,
         file: Checkpoint | None,
         progress: bool,
     ) -> Fit:
-        """Take the steps, or fewer if patience or the user ends them."""
+        """Take the steps, or fewer if a plateau or the user ends them."""
         if file is not None:
             num_steps = self._go_on(file, num_steps)
-            if num_steps <= 0 or self.stopped:
+            stopped, history = self.reached.stopped, self.reached.history
+            if num_steps <= 0 or (stopped and plateau.is_reached(history)):
                 return self.so_far()
         bar = progress_bar(num_steps, "fit", progress)
         try:
-            for count in self._blocks(num_steps, bar):
-                if patience is not None:
-                    self.stopped = self._has_settled(patience, tolerance)
+            for count in self._blocks(num_steps, plateau, bar):
                 bar.set_postfix_str(self._words())
                 bar.update(count)
-                if self.stopped:
+                if self.reached.stopped:
                     break
                 if file is not None and file.is_due():
                     file.save(self.so_far().save)
@@ -391,7 +402,7 @@ class _Run:
             file.save(self.so_far().save)
         return self.so_far()
 
-    def _blocks(self, num_steps: int, bar: Progress):
+    def _blocks(self, num_steps: int, plateau: Plateau, bar: Progress):
         """Run the steps, block by block; yields the number of steps taken."""
         program, taken = None, 0
         began = time.perf_counter()
@@ -409,8 +420,10 @@ class _Run:
             done = int(block.done)
             losses = np.asarray(block.losses)[:done]
             seconds = before.seconds + time.perf_counter() - began
+            history = (*before.history, losses)
+            stopped = done == count and plateau.is_reached(history)
             self.reached = _Reached(
-                block.state, block.params, (*before.history, losses), seconds
+                block.state, block.params, history, seconds, stopped
             )
             if done < count:
                 number = self.first + taken + done
@@ -421,29 +434,15 @@ class _Run:
             # Time from here on, waiting for rows included, belongs to the next steps.
             began = time.perf_counter()
 
-    def _has_settled(self, patience: int, tolerance: float) -> bool:
-        """Whether the bound has stopped rising, with nothing frozen but for good."""
-        steps = [at for at in self.steps.unfreeze_at.values() if at < NEVER]
-        losses = np.concatenate(self.reached.history)[max(steps, default=0) :]
-        return _is_plateau(losses, patience, tolerance * self.facts.num_data)
-
     def _words(self) -> str:
         """The bound of the last block."""
         num_data = self.facts.num_data
         bound = -float(np.mean(self.reached.history[-1]))
         words = f"bound {bound:.4g} nats, {bound / num_data:.4f} per datum"
-        return words + ", stopped early" * self.stopped
+        return words + ", stopped early" * self.reached.stopped
 
 
 def _block_size(num_steps: int, data: Whole | Minibatches) -> int:
     """Steps in one dispatch."""
     size = min(num_steps, max(_SHORTEST_BLOCK, num_steps // _NUM_BLOCKS))
     return min(size, data.longest_block or size)
-
-
-def _is_plateau(losses: np.ndarray, patience: int, tolerance: float) -> bool:
-    """Whether the mean of the last steps is hardly below that of those before."""
-    if len(losses) < 2 * patience:
-        return False
-    before = np.mean(losses[-2 * patience : -patience])
-    return bool(before - np.mean(losses[-patience:]) <= tolerance)

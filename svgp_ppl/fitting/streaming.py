@@ -67,9 +67,9 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     Streaming sparse GPs (Bui, Nguyen & Turner 2017): what the fit has learnt of each
     process is kept as a Gaussian factor at its inducing inputs, and hyperparameters,
     inducing inputs and q(v) are fitted to that and the new data together. With a
-    Gaussian likelihood, fixed hyperparameters and inducing inputs it is the fit of all
-    data at once, except of processes that share data, as in ``f(x) + g(x)``: what is
-    kept of each takes the others to be as they were.
+    Gaussian likelihood, a q(v) of full covariance, fixed hyperparameters and inducing
+    inputs it is the fit of all data at once, except of processes that share data, as in
+    ``f(x) + g(x)``: what is kept of each takes the others to be as they were.
 
     Nothing is kept about values on which the data depend beside the processes, as the
     scale of the noise, an intercept ``b`` in ``f(x) + b`` or a network in
