@@ -168,6 +168,18 @@ def test_variational_first_and_freeze_count_steps_over_init():
     assert all(after.values())
 
 
+def test_what_was_frozen_stays_so_when_others_are_named():
+    """L-BFGS has the same state whatever is frozen, and would not notice."""
+    options = {"num_steps": 2, "optimizer": optax.lbfgs()}
+    first = fit(freeze={"z": np.inf, "*lengthscale*": 1}, **options)
+    more = fit(first.guide, init=first, freeze={"*lengthscale*": 1}, **options)
+    assert more.unfreeze_at == first.unfreeze_at
+    np.testing.assert_array_equal(more.params["z"], first.params["z"])
+    free = fit(first.guide, init=first, freeze={"z": 0}, **options)
+    assert free.unfreeze_at == {"lengthscale_auto_loc": 1}
+    assert not np.array_equal(free.params["z"], first.params["z"])
+
+
 @pytest.mark.thorough
 def test_what_is_frozen_for_ever_does_not_keep_a_fit_from_stopping():
     frozen = {"z": np.inf, "*lengthscale*": np.inf}

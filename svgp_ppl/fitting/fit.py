@@ -95,8 +95,8 @@ def fit(
             continue from; or ``(guide, params)``, to start from such parameters.
         freeze: Parameter, or a pattern such as ``"*lengthscale*"`` -> number of first
             steps in which it keeps its start, ``np.inf`` for all. With ``init`` the
-            step count continues, and what an earlier fit has frozen need not be
-            repeated. The weights of an ``AutoMixture`` are frozen for half of
+            step count continues, and what an earlier fit has frozen stays so unless it
+            is named here. The weights of an ``AutoMixture`` are frozen for half of
             ``num_steps`` (as first given, with ``checkpoint``) unless they are named
             here: ``freeze={"auto_logits": 0}``.
         variational_first: Number of first steps in which only the parameters of q(v)
@@ -156,8 +156,6 @@ def fit(
     data = _data(args, kwargs, batch_size, order)
     late = _late(guide, optimizer, num_steps, earlier, initial, file)
     frozen = _with_late(freeze, late)
-    if earlier is not None and not (freeze or variational_first):
-        frozen = {**earlier.unfreeze_at, **(frozen or {})}
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
     require_valid_rows(steps.model, data, key_look)
     _set_up(steps, key_start, init)
@@ -227,12 +225,12 @@ def _inducing_origin(
 def _late(
     guide, optimizer, num_steps: int, earlier: Fit | None, initial, file
 ) -> dict[str, int]:
-    """What the guide freezes at first by default, for as long as when it began."""
+    """What is frozen unless it is named: as in an earlier fit, or by the guide."""
+    if earlier is not None:
+        return dict(earlier.unfreeze_at)
     names = guide.late_names() if isinstance(guide, ProcessGuide) else ()
     if not names or not is_optax(optimizer):
         return {}
-    if earlier is not None:
-        return {n: earlier.unfreeze_at.get(n, 0) for n in names}
     began = frozen_in(file)
     return {n: began.get(n, num_steps // 2) for n in names if n not in (initial or ())}
 
