@@ -5,7 +5,6 @@ dropped, and entries of a table become NaN: unknown values are not made up.
 """
 
 import warnings
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +25,6 @@ __all__ = [
     "known_rows",
     "log_likelihood_groups",
     "log_likelihoods",
-    "over_noise",
     "plate_axes",
     "warn_if_none_counts",
 ]
@@ -101,27 +99,6 @@ def log_likelihoods(site: dict) -> LogLikelihoods:
         density, terms = expected.log_predictive(y), expected.log_prob(y)
     scale = site["scale"]
     return LogLikelihoods(density, terms if scale is None else scale * terms)
-
-
-def over_noise(each: Iterable[dict[str, LogLikelihoods]]) -> dict[str, LogLikelihoods]:
-    """The mean of the density, and that of the terms, over draws of the fixed noise.
-
-    Args:
-        each: The terms by site at every draw of the noise, on the host.
-    """
-    number, totals = 0, {}
-    for found in each:
-        number += 1
-        for name, (density, terms) in found.items():
-            sums = totals.get(name, LogLikelihoods(-np.inf, 0.0))
-            totals[name] = LogLikelihoods(
-                np.logaddexp(sums.log_likelihood, density),
-                sums.expected_log_likelihood + terms,
-            )
-    return {
-        name: LogLikelihoods(density - np.log(number), terms / number)
-        for name, (density, terms) in totals.items()
-    }
 
 
 def log_likelihood_groups(

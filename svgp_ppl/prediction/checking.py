@@ -9,16 +9,18 @@ and ``posterior_predictive`` draws from the very factors whose logarithms are in
 first; those draws are a group too, so that importance weights and data belong together.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from svgp_ppl.checks import require_count
 from svgp_ppl.observations.observed import (
     LogLikelihoods,
     log_likelihood_groups,
     log_likelihoods,
-    over_noise,
 )
 from svgp_ppl.prediction.groups import Groups, latent_values
 from svgp_ppl.prediction.posterior import Prior
@@ -144,11 +146,33 @@ def log_likelihood(
 
     if run.has_layers:
         at_noise = partial(run.over_draws, "log likelihood", terms)
-        found = over_noise(map(at_noise, range(num_noise_draws)))
+        each = map(at_noise, range(num_noise_draws))
+        found = _over_noise(each, num_noise_draws)
     else:
         found = run.over_draws("log likelihood", terms)
     groups = log_likelihood_groups(found, run.data) | run.posterior_groups()
     return run.as_arviz(groups, coords, dims)
+
+
+def _over_noise(
+    each: Iterable[dict[str, LogLikelihoods]], number: int
+) -> dict[str, LogLikelihoods]:
+    """The mean of the density, and that of the terms, over draws of the fixed noise.
+
+    They are added as they come: together they could be too large for the memory.
+    """
+    totals: dict[str, LogLikelihoods] = {}
+    for found in each:
+        for name, (density, terms) in found.items():
+            sums = totals.get(name, LogLikelihoods(-np.inf, 0.0))
+            totals[name] = LogLikelihoods(
+                np.logaddexp(sums.log_likelihood, density),
+                sums.expected_log_likelihood + terms,
+            )
+    return {
+        name: LogLikelihoods(density - math.log(number), terms / number)
+        for name, (density, terms) in totals.items()
+    }
 
 
 def prior_predictive(
