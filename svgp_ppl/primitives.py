@@ -304,16 +304,21 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
 
 
 def _require_whole(name: str, latent: Latent) -> None:
-    """Refuse a q(v) that couples a layer with processes outside it.
+    """Refuse a q(v) that couples a layer with outputs or processes outside it.
 
     The draw of a layer is marginalised over its v: given it, the v of the others would
     have another distribution than the one that they are marginalised over.
     """
-    found = {v.process.name: v.process.qv for terms in latent.terms for v, _ in terms}
-    coupled = [qv for qv in found.values() if is_coupled(qv)]
+    outputs = {
+        (view.process.name, output): view.process.qv
+        for terms in latent.terms
+        for view, output in terms
+    }
+    coupled = [qv for qv in outputs.values() if is_coupled(qv)]
     for qv in coupled:
-        seen = sum(other.value.size for other in coupled if other.group == qv.group)
-        if seen < qv.joint.event_shape[0]:
+        # Of every output all M values.
+        seen = [one.value.shape[-1] for one in coupled if one.group == qv.group]
+        if sum(seen) < qv.joint.event_shape[0]:
             raise ValueError(
                 f"layer '{name}' cannot propagate a part of the q(v) '{qv.group}': "
                 "what it couples would be forgotten between layers. Use gp.AutoDeep, "

@@ -552,19 +552,29 @@ def test_propagate_of_a_mixture():
     refused("layer 'h' cannot propagate a mixture", held)
 
 
-def test_propagate_of_a_part_of_a_coupled_q():
+def apart(x):
+    return process("f")(x), process("g")(x)
+
+
+def outputs(x):
+    both = process("f", num_outputs=2)(x)
+    return both[..., 0], both[..., 1]
+
+
+@pytest.mark.parametrize(("latents", "block"), [(apart, ["f", "g"]), (outputs, ["f"])])
+def test_propagate_of_a_part_of_a_coupled_q(latents, block):
     def model(x, y=None, together=False):
-        f, g = process("f")(x), process("g")(x)
+        f, g = latents(x)
         h = gp.propagate("h", gp.stack([f, g]) if together else f)
         outer = process("outer", np.tile(Z, 1 + together))(h) + (0.0 if together else g)
         with numpyro.plate("data", len(x)):
             gp.observe("y", gp.likelihoods.Poisson(), outer, obs=y)
 
     def fitted(together):
-        guide = gp.AutoCoupled(model, [["f", "g"]])
+        guide = gp.AutoCoupled(model, [block])
         given = X, np.arange(len(X)), together
         return gp.fit(random.key(0), model, guide, *given, num_steps=1, progress=False)
 
-    with pytest.raises(ValueError, match=r"layer 'h' .* part of the q\(v\) 'auto_f_g'"):
+    with pytest.raises(ValueError, match=r"layer 'h' .* part of the q\(v\) 'auto_f"):
         fitted(together=False)
     assert np.isfinite(fitted(together=True).losses).all()
