@@ -21,6 +21,7 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.elbo import ELBO
 
 from svgp_ppl.handlers import (
+    is_layer,
     marginalised,
     mutable,
     times_counted,
@@ -55,7 +56,8 @@ class MarginalELBO(ELBO):
         conditional: What q(f|u) is: ``"prior"``, p(f|u) itself; or ``"scaled"``, p(f|u)
             with the best scale of its covariance, a bound that is never looser and
             costs little more (Titsias 2025; Bui, Ashman & Turner 2025). With
-            likelihoods other than ``Gaussian`` it needs all rows at every step.
+            likelihoods other than ``Gaussian`` it needs all rows at every step. A
+            process that is observed may not go through ``propagate`` as well.
 
     Example:
         >>> import optax, svgp_ppl as gp
@@ -164,10 +166,23 @@ def _more_of_prior(site: dict, of_guide: Any) -> Any:
 
 
 def _seen(model_trace: dict[str, dict]) -> list[Seen]:
-    """The ``observe`` sites, with the masks around them."""
-    found = []
+    """The ``observe`` sites, with the masks around them.
+
+    Raises:
+        ValueError: One of them sees a process that goes through a layer too.
+    """
+    layers = [site["infer"]["layer"] for site in model_trace.values() if is_layer(site)]
+    found, drawn = [], set().union(*layers)
     for name, expected in observe_sites(model_trace).items():
         site = model_trace[name]
+        both = expected.latent.process_names & drawn
+        if both:
+            raise ValueError(
+                f"site '{name}' sees the process(es) {sorted(both)}, which go through "
+                'propagate as well: with MarginalELBO(conditional="scaled") the layer '
+                "would be drawn from another p(f|u) than the data are taken to see, "
+                'and the result be no bound. Take conditional="prior".'
+            )
         _, mask = unwrapped(site["fn"])
         frames = [frame.name for frame in site["cond_indep_stack"]]
         plates = [model_trace[name] for name in frames if name in model_trace]
