@@ -267,7 +267,8 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
     recorded as the deterministic site ``name``.
     ε is not a latent site: the conditional p(f|u) cancels between model and guide.
     Under SVI it is drawn anew at each step; under MCMC it stays the same for a whole
-    run.
+    run. Draws of two calls are independent, and of the latent itself: above a layer
+    write ``h[:, 0] + outer(h)``, not ``inner(x) + outer(h)``.
 
     Raises:
         ValueError: The q(v) is a mixture, or also that of a process outside the layer;
