@@ -176,6 +176,25 @@ def test_weights_of_a_network_are_parameters_too(monkeypatch):
     assert Bar.made.words[-1].startswith("scale ") and "net" not in Bar.made.words[-1]
 
 
+def test_what_a_fit_has_frozen_stays():
+    data, options = (X, Y), {"num_chains": 2, "num_steps": 4, "progress": False}
+
+    def moved(freeze):
+        fitted = gp.fit(
+            random.key(0), regression, None, *data,
+            num_steps=2, freeze=freeze, progress=False,
+        )  # fmt: skip
+        found = moving_window_em(
+            random.key(1), regression, *data, init=fitted, **options
+        )
+        names = "variance", "lengthscale", "noise"
+        return {n for n in names if found[n] != fitted.params[n]}
+
+    assert moved({"variance": np.inf, "noise": 3, "lengthscale": 2}) == {"lengthscale"}
+    with pytest.raises(ValueError, match=r"frozen, \['length.*nothing to maximise"):
+        moved(dict.fromkeys(("variance", "lengthscale", "noise"), np.inf))
+
+
 def test_parameters_that_are_lost_end_the_run(monkeypatch):
     adam = optax.adam(0.02)
 
@@ -199,7 +218,7 @@ def test_parameters_that_are_lost_end_the_run(monkeypatch):
 def test_what_it_refuses():
     guide = gp.AutoGaussian(gaussian_model)
     init = (guide, {"f_auto_loc": np.zeros(4), "f_auto_scale_tril": np.eye(4)})
-    with pytest.raises(ValueError, match="no param site, and nothing to maximise"):
+    with pytest.raises(ValueError, match="no param site and nothing to maximise"):
         moving_window_em(random.key(0), gaussian_model, X, Y, init=init)
     nuts = gp.mcmc.NUTS()
     with pytest.raises(ValueError, match="sampler must be an object such as"):

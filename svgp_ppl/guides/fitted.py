@@ -18,6 +18,7 @@ __all__ = [
     "centre_of",
     "drawn_sites",
     "guide_and_params",
+    "still_frozen",
 ]
 
 # Draws of a guide that determine its centre; all are equal for point estimates.
@@ -72,6 +73,12 @@ def guide_and_params(given: Any, name: str) -> Guide:
         f"{name} must be what gp.fit returns, or (guide, params) with the params of "
         f"numpyro's SVI, and is a {type(given).__name__}.{advice}"
     )
+
+
+def still_frozen(given: Any) -> set[str]:
+    """Parameters that a fit had frozen to its end; none are known of a pair."""
+    unfreeze_at = getattr(given, "unfreeze_at", {})
+    return {name for name, step in unfreeze_at.items() if step > len(given.losses)}
 
 
 def centre_of(

@@ -25,7 +25,7 @@ from jax import random
 from numpyro.distributions import biject_to, constraints
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.guides.fitted import guide_and_params
+from svgp_ppl.guides.fitted import guide_and_params, still_frozen
 from svgp_ppl.handlers import trace_of
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.samplers.sampler import CHAINS
@@ -74,7 +74,8 @@ def moving_window_em(
         model: The model.
         *args: Its arguments.
         init: A fit of it, or ``(guide, params)``: chains start at draws of its guide, θ
-            at its parameters.
+            at its parameters. What a fit had frozen to its end, as by
+            ``freeze={"z": np.inf}``, stays as it is.
         sampler: ``SGHMC()`` if None, whose ``num_steps_a_draw`` are the steps between
             two steps of θ. It is used without control variates: their centre has a
             gradient for one θ only.
@@ -92,8 +93,8 @@ def moving_window_em(
         ``gp.sample(..., init=(guide, params))`` and ``gp.predict`` take them.
 
     Raises:
-        ValueError: The model has no ``param`` site, or nothing to sample; or an
-            argument is invalid.
+        ValueError: The model has no ``param`` site that is not frozen, or nothing to
+            sample; or an argument is invalid.
         FloatingPointError: The chains ran away, or started where the log density is not
             finite.
 
@@ -128,10 +129,14 @@ def moving_window_em(
         key_target,
         given,
     )
+    frozen = still_frozen(init)
+    supports = {name: s for name, s in supports.items() if name not in frozen}
     if not supports:
         raise ValueError(
-            "the model has no param site, and nothing to maximise: hyperparameters "
-            "with a prior (sample sites) are sampled by gp.sample."
+            "the model has no param site"
+            + (f" but those that the fit has frozen, {sorted(frozen)}," * bool(frozen))
+            + " and nothing to maximise: hyperparameters with a prior (sample sites) "
+            "are sampled by gp.sample."
         )
     target = Target(key_target, model, args, kwargs, params, minibatches=is_batched)
     positions = target.positions_from(key_start, guide, params, num_chains)
