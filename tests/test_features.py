@@ -527,3 +527,18 @@ def test_fourier_derivatives_at_the_ends_are_those_inside(end):
         inside = end + (1e-6 if end == 0.0 else -1e-6)
         at_end, near = slope(jnp.asarray(end)), slope(jnp.asarray(inside))
     np.testing.assert_allclose(at_end, near, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [ft.Points, lambda z: ft.Derivative(z, 0)])
+def test_the_jitter_is_that_of_the_precision_that_is_set(kind):
+    # Inducing inputs chosen among data of float32 are float32.
+    kernel, z = gp.kernels.RBF(1.0, 3.0), jnp.arange(11.0)[:, None]
+
+    def factor_at(z):
+        with handlers.seed(rng_seed=0):
+            process = gp.sparse_gp("f", kernel, kind(z))
+        return process.scale_tril, process.features.z if kind is ft.Points else 0
+
+    for narrow in (jnp.float32, jnp.float16):
+        for found, wanted in zip(factor_at(z.astype(narrow)), factor_at(z)):
+            np.testing.assert_array_equal(found, wanted, strict=True)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -34,7 +36,7 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
         what = f"the inducing features of process '{name}'"
         features = z.checked(what)
         features.require_kernel(kernel, what)
-        return features
+        return _in_full_precision(features)
     if isinstance(z, InducingFeatures):
         if isinstance(z, type):
             raise ValueError(
@@ -45,7 +47,22 @@ def as_features(z: Any, kernel: Kernel, name: str) -> InducingFeatures:
     what = f"the inducing inputs z of process '{name}'"
     inputs = checked_inputs(z, what, rows="M")
     require_resolved(z, what)
-    return Points(inputs)
+    return _in_full_precision(Points(inputs))
+
+
+def _in_full_precision(features: LinearFunctional) -> LinearFunctional:
+    """The same in the precision that is set: k(z, z) and its jitter follow that of z.
+
+    Inducing inputs chosen among data of float32 are float32, whatever is set.
+    """
+
+    def full(leaf):
+        if not isinstance(leaf, jax.Array | np.ndarray):
+            return leaf
+        is_floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.asarray(leaf, float) if is_floating else leaf
+
+    return jax.tree.map(full, features)
 
 
 def as_functional(x: Any, process: Any) -> LinearFunctional:
