@@ -218,7 +218,7 @@ def test_parameters_that_are_lost_end_the_run(monkeypatch):
 def test_what_it_refuses():
     guide = gp.AutoGaussian(gaussian_model)
     init = (guide, {"f_auto_loc": np.zeros(4), "f_auto_scale_tril": np.eye(4)})
-    with pytest.raises(ValueError, match="no param site and nothing to maximise"):
+    with pytest.raises(ValueError, match="no param site, and nothing to maximise"):
         moving_window_em(random.key(0), gaussian_model, X, Y, init=init)
     nuts = gp.mcmc.NUTS()
     with pytest.raises(ValueError, match="sampler must be an object such as"):

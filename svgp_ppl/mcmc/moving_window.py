@@ -134,8 +134,8 @@ def moving_window_em(
     if not supports:
         raise ValueError(
             "the model has no param site"
-            + (f" but those that the fit has frozen, {sorted(frozen)}," * bool(frozen))
-            + " and nothing to maximise: hyperparameters with a prior (sample sites) "
+            + f" but those that the fit has frozen, {sorted(frozen)}" * bool(frozen)
+            + ", and nothing to maximise: hyperparameters with a prior (sample sites) "
             "are sampled by gp.sample."
         )
     target = Target(key_target, model, args, kwargs, params, minibatches=is_batched)

@@ -146,19 +146,21 @@ class Groups:
         """
         num_draws = self._shape[0] * self._shape[1]
         rows = min(max(self._runs.num_data.values()), ROWS_AT_A_TIME)
-        choose = every_draw(num_draws)
+        given = () if noise is None else (jnp.asarray(noise),)
 
-        def choose_at_noise(key, noise) -> Draws:
-            draws = choose(key)
+        def choose(key, *noise) -> Draws:
+            draws = every_draw(num_draws)(key)
+            if not noise:
+                return draws
             # Of a number that is no draw's, nor that of every_draw.
-            run_key = random.fold_in(key, num_draws + 1 + noise)
+            run_key = random.fold_in(key, num_draws + 1 + noise[0])
             return draws._replace(run_keys=jnp.broadcast_to(run_key, num_draws))
 
         found = self._runs.over_draws(
-            choose if noise is None else choose_at_noise,
+            choose,
             lambda sites, key, *_: function(sites, key),
-            (what, num_draws, noise is None),
-            *([] if noise is None else [jnp.asarray(noise)]),
+            (what, num_draws),
+            *given,
             batch_size=max(1, ROWS_AT_A_TIME // rows),
         )
         return jax.tree.map(self._in_chains, jax.device_get(found))
