@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import random
 from jaxtyping import Array, Float
 
 from svgp_ppl.checks import require_count, require_positive
@@ -27,6 +26,7 @@ from svgp_ppl.kernels import as_kernel, kernel_values
 from svgp_ppl.kernels.kernel import may_vanish
 from svgp_ppl.keys import random_key
 from svgp_ppl.latent import Latent
+from svgp_ppl.layer_noise import layer_noise
 from svgp_ppl.linalg import factorised
 from svgp_ppl.observations import Expected
 from svgp_ppl.observations.missing import over_rows
@@ -290,13 +290,12 @@ def propagate(name: str, latent: Latent) -> Float[Array, "N Q"]:
             "be forgotten between layers. Use a Gaussian q(v) in a deep model."
         )
     _require_whole(name, latent)
-    key = random_key()
-    if key is None:
+    noise = layer_noise(marginal.mean.shape, marginal.mean.dtype)
+    if noise is None:
         raise ValueError(
             f"layer '{name}' draws random numbers; run the model under "
             "numpyro.handlers.seed(model, key)."
         )
-    noise = random.normal(key, marginal.mean.shape, marginal.mean.dtype)
     value = shifted(marginal, noise)
     # Marked as a layer, so that its draws are not stored.
     value = value.reshape(latent.num_data, -1)

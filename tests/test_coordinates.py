@@ -800,7 +800,7 @@ def test_the_posterior_is_that_of_whitened_chains(model, make_guide):
         assert np.all(np.abs(mean - other) < 5 * np.hypot(error, other_error)), name
 
 
-NOTHING = Data([], {}, None, {})
+NOTHING = Data([], {}, None, None, {})
 
 
 class Density(Target):

@@ -11,10 +11,12 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.util import log_density
+from scipy.stats import norm
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.handlers import replay_distributions
+from svgp_ppl.layer_noise import evenly_spread, layer_noise
 from svgp_ppl.mcmc.target import Target
 from tests.models import Walk, projection
 
@@ -207,13 +209,67 @@ def test_density_is_averaged_over_the_nodes():
     v = {"inner": 0.1 * jnp.arange(8.0).reshape(2, 4), "outer": jnp.arange(4.0)}
 
     @jax.jit
-    def with_layer_of(key):
-        return log_density(handlers.seed(deep_model, key), (X, Y), {}, v)[0]
+    def with_layer_of(number):
+        model = evenly_spread(deep_model, target.data.layer_key, number, 2)
+        return log_density(model, (X, Y), {}, v)[0]
 
-    each = [with_layer_of(key) for key in target.data.noise_keys]
+    each = [with_layer_of(number) for number in range(2)]
     assert len(set(map(float, each))) == 2
     density = jax.jit(target.logdensity_fn)(v, target.data)
     np.testing.assert_allclose(density, np.mean(each), rtol=1e-12)
+
+
+def test_noise_of_layers_is_spread_evenly_and_normal():
+    """Over S runs one draw in each of S intervals, over keys N(0, I) between data."""
+    number, shape = 16, (2, 3)
+
+    @jax.jit
+    @jax.vmap
+    def layers(key):
+        def layers_of(of_run):
+            with evenly_spread(None, key, of_run, number):
+                two = [layer_noise(s, jnp.float64) for s in (shape, shape[:1])]
+            return jnp.column_stack(two)
+
+        return jax.vmap(layers_of)(jnp.arange(number))
+
+    noise = np.asarray(layers(random.split(KEYS[0], 4000)))  # [keys, S, N, 3 + 1]
+    places = np.sort(np.floor(number * norm.cdf(noise)), axis=1)
+    strata = np.arange(number)[:, None, None]
+    np.testing.assert_array_equal(places, np.broadcast_to(strata, places.shape))
+    assert not np.allclose(noise[0, :, :, 0], noise[0, :, :, 1])
+    # Together in both layers: the mean of a product is nearer to 0 than by chance.
+    products = np.mean(noise[..., 0] * noise[..., 3], axis=1)
+    assert np.sqrt(np.mean(products**2)) < 0.7 / np.sqrt(number)
+    for run in (0, 5):
+        flat = noise[:, run].reshape(4000, -1)
+        covariance = flat.T @ flat / 4000
+        np.testing.assert_allclose(covariance, np.eye(8), atol=5 / np.sqrt(4000))
+        np.testing.assert_allclose(flat.mean(axis=0), 0.0, atol=4 / np.sqrt(4000))
+        np.testing.assert_allclose(np.mean(flat**4, axis=0), 3.0, atol=1.0)
+
+
+def test_prediction_of_few_draws_is_near_the_integral_over_the_layer():
+    """By tensor Gauss–Hermite over both inner components."""
+    qv_inner, qv_outer = 0.5, 0.1
+    a, residual = projection(X, Z_INNER, 0.3, 0.8)
+    scale = np.sqrt(residual + qv_inner**2 * np.sum(a**2, axis=1))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    grid = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 1, 2)
+    h = X + scale[:, None] * grid  # [nodes, N, 2]
+    a, residual = projection(h.reshape(-1, 2), Z_OUTER, 1.0, 0.9)
+    variance = residual + qv_outer**2 * np.sum(a**2, axis=1)
+    mean = a @ np.array([-1.0, 0.0, 1.0, 0.3])
+    mean, variance = mean.reshape(-1, len(X)), variance.reshape(-1, len(X))
+    product = np.outer(weights, weights).ravel() / (2 * np.pi)
+    exact = product @ mean
+    at_data = gp.predict(deep_model, posterior(), X, key=KEYS[2], num_draws=128)["y"]
+    # A quarter of the error of independent draws.
+    one = np.sqrt(product @ (mean - exact) ** 2 / 128)
+    error = np.sqrt(np.mean(((at_data.latent_mean - exact) / one) ** 2))
+    assert error < 0.25
+    total = product @ (mean**2 + variance) - exact**2
+    np.testing.assert_allclose(at_data.latent_variance, total, rtol=0.02)
 
 
 @pytest.mark.slow
@@ -237,9 +293,9 @@ def test_density_of_many_nodes_is_the_integral_over_the_layer():
 
     target = Target(KEYS[1], deep_model, (x, y), {}, {}, num_noise_draws=40_000)
     density = target.logdensity_fn(v, target.data) - prior
-    # 5 standard errors of the mean over the nodes.
+    # A tenth of the standard error of a mean over independent nodes.
     spread = np.sqrt(product @ (inside - product @ inside) ** 2 / 40_000)
-    assert abs(density - product @ inside) < 5 * spread
+    assert abs(density - product @ inside) < 0.1 * spread
 
 
 @pytest.mark.slow
@@ -263,12 +319,13 @@ def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
     key_target = random.split(KEYS[1], 3)[0]
     target = Target(key_target, deep_model, (X, Y), {}, {}, num_noise_draws=4)
 
-    def density(key):
-        run = handlers.substitute(handlers.seed(deep_model, key), data=v)
+    def density(number):
+        model = evenly_spread(deep_model, target.data.layer_key, number, 4)
+        run = handlers.substitute(model, data=v)
         site = handlers.trace(run).get_trace(X, Y)["y"]
         return site["fn"].log_predictive(Y)
 
-    each = np.stack([density(key) for key in target.data.noise_keys])
+    each = np.stack([density(number) for number in range(4)])
     np.testing.assert_allclose(came, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-9)
 
 

@@ -120,11 +120,11 @@ def _log_likelihoods(target: Target, draws: dict) -> dict[str, dict]:
     """The two groups of terms, without the data that a mask leaves out."""
 
     def of_draw(values: dict, data: Any) -> dict:
-        def at_noise(key):
-            sites = target.trace_at(values, data, key)
+        def at_noise(number):
+            sites = target.trace_at(values, data, number)
             return {n: log_likelihoods(sites[n]) for n in target.observed}
 
-        each = jax.vmap(at_noise)(data.noise_keys)
+        each = jax.vmap(at_noise)(jnp.arange(len(data.noise_keys)))
         return {name: _over_noise(terms) for name, terms in each.items()}
 
     found = _over_draws(

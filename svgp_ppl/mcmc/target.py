@@ -33,6 +33,7 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.input_columns import columns_of
+from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations import require_observed
@@ -60,12 +61,14 @@ class Data(NamedTuple):
         arrays: Array arguments of the model.
         params: Values of the ``param`` sites, frozen.
         noise_keys: Keys of the fixed noise over which the log density is averaged.
+        layer_key: Key of that of the layers, which is spread evenly over them.
         sites: Sites of the processes that are sampled as ξ (``mcmc.sites``).
     """
 
     arrays: list
     params: dict[str, Any]
     noise_keys: Any
+    layer_key: Any
     sites: dict[str, Any]
 
 
@@ -134,7 +137,7 @@ class Target:
         self._of_rows = drawn_rows(model)
         self._model = all_rows(model) if minibatches else model
         self.made_of = (model, static, num_noise_draws, minibatches, collapse)
-        key_noise, key_look = random.split(key)
+        key_noise, key_layers, key_look = random.split(key, 3)
         given = jax.tree.map(jnp.asarray, dict(params))
 
         if minibatches:
@@ -159,7 +162,7 @@ class Target:
         frozen, self.observed, noise_keys = call(start, made_of, *run, runs_once=True)
         for name, data in self.observed.items():
             warn_if_none_counts(name, data.known)
-        self.data = Data(arrays, frozen, noise_keys, {})
+        self.data = Data(arrays, frozen, noise_keys, key_layers, {})
         self.frozen, self.layouts = flattened(frozen)
         args, kwargs = self.combine(arrays)  # those that are on the device already
         self.inducing_origin = origin_of_z(self._model, args, kwargs, frozen)
@@ -225,14 +228,16 @@ class Target:
         """Names of those that hold whitened values, whose prior is N(0, I)."""
         return [] if self.is_collapsed else self._facts.whitened
 
-    def _to_sample(self, model: Callable, key, data: Data) -> Callable:
-        """A model in the sites that are sampled: with ξ in place of v.
+    def _frozen(self, model: Callable, data: Data, number: Any = 0) -> Callable:
+        """A model with its parameters, and its noise of one of S numbers, frozen."""
+        fixed = substitute(model, data=data.params)
+        layers = data.layer_key, number, len(data.noise_keys)
+        return evenly_spread(seed(fixed, data.noise_keys[number]), *layers)
 
-        Its parameters are frozen, and its noise is drawn from a key.
-        """
+    def _to_sample(self, model: Callable, data: Data, number: Any = 0) -> Callable:
+        """The same in the sites that are sampled: with ξ in place of v."""
         # Inside seed, so that the noise has the same keys as in the model.
-        model = in_sites(model, data.sites)
-        return seed(substitute(model, data=data.params), key)
+        return self._frozen(in_sites(model, data.sites), data, number)
 
     def logdensity_fn(self, position: dict, data: Data, key=None) -> jax.Array:
         """Log density of a position: a dict of unconstrained values by site name.
@@ -246,14 +251,14 @@ class Target:
             estimate = seed(substitute(of_rows, data=data.params), key)
             return _log_density(estimate, args, kwargs, position)
 
-        def at_noise(key):
-            model = self._to_sample(self._of_latent, key, data)
+        def at_noise(number):
+            model = self._to_sample(self._of_latent, data, number)
             return _log_density(model, args, kwargs, position)
 
         if len(data.noise_keys) == 1:  # faster to trace
-            return at_noise(data.noise_keys[0])
+            return at_noise(0)
         # What does not depend on the noise is computed once.
-        return jnp.mean(jax.vmap(at_noise)(data.noise_keys))
+        return jnp.mean(jax.vmap(at_noise)(jnp.arange(len(data.noise_keys))))
 
     def constrain(self, position: dict, data: Data, key=None) -> dict[str, Any]:
         """Values at latent and deterministic sites, from a position.
@@ -262,7 +267,7 @@ class Target:
         """
         args, kwargs = self.combine(data.arrays)
         model = recovered(self._model, key) if self.is_collapsed else self._model
-        model = self._to_sample(model, data.noise_keys[0], data)
+        model = self._to_sample(model, data)
         values = constrain_fn(model, args, kwargs, position, return_deterministic=True)
         left_out = self._facts.layers | set(map(base_of, data.sites))
         return {n: v for n, v in values.items() if n not in left_out}
@@ -277,7 +282,7 @@ class Target:
             )
         args, kwargs = self.combine(data.arrays)
         latent = {name: values[name] for name in self.latent_names}
-        model = self._to_sample(self._of_latent, data.noise_keys[0], data)
+        model = self._to_sample(self._of_latent, data)
         return unconstrain_fn(model, args, kwargs, latent)
 
     def initial_positions(self, key, num_chains: int) -> dict:
@@ -285,7 +290,7 @@ class Target:
 
         def draw(key, data):
             args, kwargs = self.combine(data.arrays)
-            model = self._to_sample(self._of_latent, data.noise_keys[0], data)
+            model = self._to_sample(self._of_latent, data)
             sites = trace_of(model, args, kwargs, key=key)
             example = self.unconstrain(
                 {name: sites[name]["value"] for name in self.latent_names}, data
@@ -327,16 +332,15 @@ class Target:
         return call(draw, made_of, key, params, self.data, runs_once=True)
 
     def trace_at(
-        self, values: Mapping[str, Any], data: Data, noise_key=None, outer: Any = None
+        self, values: Mapping[str, Any], data: Data, number: Any = 0, outer: Any = None
     ) -> dict[str, dict]:
         """A trace of the model at values of the latent sites, v and not ξ.
 
-        Its noise is drawn from a key, the first of the data if None; ``outer`` is a
-        handler that sees the values.
+        Its noise is that of one of S numbers; ``outer`` is a handler that sees the
+        values.
         """
         args, kwargs = self.combine(data.arrays)
-        key = data.noise_keys[0] if noise_key is None else noise_key
-        model = seed(substitute(self._model, data=data.params), key)
+        model = self._frozen(self._model, data, number)
         return trace_of(model, args, kwargs, values=values, outer=outer)
 
 

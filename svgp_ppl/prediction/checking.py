@@ -146,7 +146,7 @@ def log_likelihood(
 
     if run.has_layers:
         at_noise = partial(run.over_draws, "log likelihood", terms)
-        each = map(at_noise, range(num_noise_draws))
+        each = (at_noise((s, num_noise_draws)) for s in range(num_noise_draws))
         found = _over_noise(each, num_noise_draws)
     else:
         found = run.over_draws("log likelihood", terms)

@@ -135,33 +135,39 @@ class Groups:
         """Whether the model draws layers."""
         return self._runs.facts.has_layers
 
-    def over_draws(self, what: str, function: Callable, noise: int | None = None):
+    def over_draws(
+        self, what: str, function: Callable, noise: tuple[int, int] | None = None
+    ):
         """``function(sites, key)`` at every draw, leaves [chains, draws, ...].
 
         Args:
             what: What determines the function.
             function: Of the trace of the model and a key.
             noise: Number of a draw of the fixed noise, which is then the same at every
-                draw of the posterior; None for one at each.
+                draw of the posterior, and how many there are; None for one at each.
         """
         num_draws = self._shape[0] * self._shape[1]
         rows = min(max(self._runs.num_data.values()), ROWS_AT_A_TIME)
-        given = () if noise is None else (jnp.asarray(noise),)
+        number, num_noise_draws = (None, None) if noise is None else noise
+        given = () if number is None else (jnp.asarray(number),)
 
-        def choose(key, *noise) -> Draws:
+        def choose(key, *number) -> Draws:
             draws = every_draw(num_draws)(key)
-            if not noise:
+            if not number:
                 return draws
             # Of a number that is no draw's, nor that of every_draw.
-            run_key = random.fold_in(key, num_draws + 1 + noise[0])
-            return draws._replace(run_keys=jnp.broadcast_to(run_key, num_draws))
+            run_key = random.fold_in(key, num_draws + 1 + number[0])
+            same = jnp.broadcast_to(run_key, num_draws)
+            numbers = jnp.broadcast_to(number[0], num_draws)
+            return draws._replace(run_keys=same, noise_numbers=numbers)
 
         found = self._runs.over_draws(
             choose,
             lambda sites, key, *_: function(sites, key),
-            (what, num_draws),
+            (what, num_draws, num_noise_draws),
             *given,
             batch_size=max(1, ROWS_AT_A_TIME // rows),
+            num_noise_draws=num_noise_draws,
         )
         return jax.tree.map(self._in_chains, jax.device_get(found))
 

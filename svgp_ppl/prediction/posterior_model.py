@@ -5,7 +5,7 @@ the posterior, in one compiled program.
 """
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from svgp_ppl.handlers import (
 )
 from svgp_ppl.input_columns import columns_of
 from svgp_ppl.keys import asks_for_keys
+from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
@@ -67,11 +68,14 @@ class Draws(NamedTuple):
         indices: Numbers of the draws, [n].
         run_keys: Keys with which guide and model are run, [n].
         keys: Keys for the function of each run, [n].
+        noise_numbers: Which of the evenly spread draws of the layers' noise each run
+            has, [n]; None for one that is its own.
     """
 
     indices: Array
     run_keys: Any
     keys: Any
+    noise_numbers: Any = None
 
 
 class _Facts(NamedTuple):
@@ -254,9 +258,12 @@ class PosteriorModel:
         batch_size: int,
         average: Average | None = None,
         outer: Callable | None = None,
+        num_noise_draws: int | None = None,
         runs_once: bool = False,
     ) -> Any:
         """``function(sites, key, *data)`` at every draw, or an average of it.
+
+        For an average at each row the noise of layers is spread evenly over the draws.
 
         Args:
             choose: Function from ``self.key`` and ``data`` to the draws for which the
@@ -267,23 +274,38 @@ class PosteriorModel:
             batch_size: Draws evaluated at a time.
             average: The average to return; the values, on a new first axis, if None.
             outer: ``(model, key) -> model``, a handler to run the model under.
+            num_noise_draws: Number of draws of the layers' noise, if ``choose`` numbers
+                them.
             runs_once: Whether the program is made quickly and runs slowly.
         """
 
         def run(leaves, arrays, key, data):
             args, kwargs = self._combine(arrays)
 
+            draws = choose(key, *data)
+            total = len(draws.indices)
+            # Of a number that every_draw has not used.
+            key_layers = random.fold_in(random.fold_in(key, total), total)
+            if average is not None:
+                draws = draws._replace(noise_numbers=jnp.arange(total))
+
             def one(draw):
-                index, run_key, key = draw
+                index, run_key, key, number = draw
+
+                def under(model: Callable) -> Callable:
+                    model = model if outer is None else outer(model, key)
+                    if number is None:
+                        return model
+                    of = num_noise_draws or total
+                    return evenly_spread(model, key_layers, number, of)
+
                 posterior = self._one(leaves, index)
-                under = None if outer is None else partial(outer, key=key)
                 _, sites = self._traces(posterior, run_key, args, kwargs, under)
                 return function(sites, key, *data)
 
-            draws = tuple(choose(key, *data))
             if average is None:
-                return in_batches(one, draws, batch_size)
-            return averaged(one, draws, average, batch_size)
+                return in_batches(one, tuple(draws), batch_size)
+            return averaged(one, tuple(draws), average, batch_size)
 
         key = random.key(0) if self.key is None else self.key
         made_of = (*made_of, batch_size, *self._made_of)
