@@ -266,6 +266,28 @@ def test_entropy_of_a_mixture():
     assert jensen[0] == jensen[1] and jensen[0] > np.mean(unbiased)
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_mixture_of_each_output_by_itself_is_sampled(kind):
+    """It has weights of each output; a latent has one set of weights."""
+    loc, mixing = np.stack([LOC, -LOC])[None], dist.Categorical(jnp.ones((1, 2)) / 2)
+
+    def outputs(x, y=None):
+        f = sparse_gp("f", kernels.RBF(1.0, 0.6), Z, num_outputs=1)
+        with numpyro.plate("data", len(x)):
+            observe("y", lk.Poisson(), f(x)[..., 0], obs=y)
+
+    def guide(*args):
+        components = dist.Normal(loc, 0.4).to_event(1)
+        if kind == "full":
+            tril = 0.4 * jnp.eye(M)
+            components = dist.MultivariateNormal(loc, scale_tril=tril)
+        numpyro.sample("f", dist.MixtureSameFamily(mixing, components).to_event(1))
+
+    with pytest.warns(UserWarning, match="sampled and not marginalised"):
+        marginalised = _losses(MarginalELBO(), outputs, guide, 1000)
+    _agree(marginalised, _losses(Trace_ELBO(), outputs, guide, 1000))
+
+
 def test_a_bound_has_one_particle_and_sixteen_draws_of_an_entropy():
     loss = MarginalELBO()
     assert (loss.num_particles, loss.num_entropy_draws) == (1, 16)

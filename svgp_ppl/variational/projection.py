@@ -97,9 +97,14 @@ def can_marginalise(qv: Any) -> bool:
         case Block():
             return can_marginalise(qv.joint)
         case Stacked():
-            return all(map(can_marginalise, qv.parts.values()))
+            # The weights of a mixture are those of the whole q(v), not of a part.
+            are_whole = not any(map(_has_mixture, qv.parts.values()))
+            return are_whole and all(map(can_marginalise, qv.parts.values()))
         case dist.MixtureSameFamily():
-            return can_marginalise(qv.component_distribution)
+            components = qv.component_distribution
+            return not _has_mixture(components) and can_marginalise(components)
+        case dist.Independent() if _has_mixture(qv.base_dist):
+            return False
         case dist.Independent(base_dist=dist.Normal()):
             return True
         case dist.Independent():
@@ -107,6 +112,11 @@ def can_marginalise(qv: Any) -> bool:
         case dist.Normal():  # whose axes are no event
             return False
     return project.dispatch(type(qv)) is not project.dispatch(object)
+
+
+def _has_mixture(qv: Any) -> bool:
+    base = qv.base_dist if isinstance(qv, dist.Independent) else qv
+    return isinstance(base, dist.MixtureSameFamily)
 
 
 def simplified(qv: Any, event_shape: tuple) -> Any:
