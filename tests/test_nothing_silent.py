@@ -258,7 +258,7 @@ def test_an_explanation_that_fails_loses_nothing(monkeypatch):
 # ------------------------------------------------------------------ guides by hand
 
 
-def bound_of(make):
+def bound_of(make, model=model):
     def guide(x, y=None):
         numpyro.sample("f", make())
 
@@ -286,6 +286,27 @@ M, S = jnp.linspace(-0.5, 1.0, 5), jnp.linspace(0.3, 0.9, 5)
 )
 def test_gaussians_in_any_form_are_marginalised(one, other):
     np.testing.assert_allclose(bound_of(one), bound_of(other), rtol=1e-7)
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_gaussians_of_outputs_in_any_form_are_marginalised(num_outputs):
+    def outputs(x, y=None):
+        kernel = gp.kernels.RBF(1.0, 0.9)
+        f = gp.sparse_gp("f", kernel, counts_z(), num_outputs=num_outputs)
+        with numpyro.plate("data", len(x)):
+            latent = np.ones((1, num_outputs)) @ f(x)
+            gp.observe("y", gp.likelihoods.Poisson(), latent[..., 0], obs=y)
+
+    loc, scale = jnp.stack([M, -M])[:num_outputs], jnp.stack([S, 2 * S])[:num_outputs]
+    expected = bound_of(lambda: dist.Normal(loc, scale).to_event(2), outputs)
+    tril = jax.vmap(jnp.diag)(scale)
+    for make in (
+        lambda: dist.Normal(loc, scale),
+        lambda: dist.Normal(loc, scale).to_event(1),
+        lambda: dist.MultivariateNormal(loc, scale_tril=tril),
+        lambda: dist.MultivariateNormal(loc, scale_tril=tril).to_event(1),
+    ):
+        np.testing.assert_allclose(bound_of(make, outputs), expected, rtol=1e-6)
 
 
 def test_what_is_sampled_says_so():

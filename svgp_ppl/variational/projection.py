@@ -123,7 +123,8 @@ def simplified(qv: Any, event_shape: tuple) -> Any:
     """The same distribution of v without ``expand``, its axes those of one event.
 
     ``Normal(m, s).expand([M]).to_event(1)`` and ``Normal(m, s)`` with m of shape [M]
-    are N(m, diag s²) as much as ``Normal(m, s).to_event(1)`` is.
+    are N(m, diag s²) as much as ``Normal(m, s).to_event(1)`` is; so is the latter with
+    m of shape [P, M], its first axis one of outputs and not of components.
 
     Args:
         qv: What a guide has at the site of v.
@@ -133,9 +134,7 @@ def simplified(qv: Any, event_shape: tuple) -> Any:
     if isinstance(base, dist.ExpandedDistribution):
         batch, base = base.batch_shape, base.base_dist
         base = _expanded(base, batch)
-    elif base is qv and tuple(qv.event_shape) == tuple(event_shape):
-        return qv
-    if isinstance(qv, dist.Independent) and base is qv.base_dist:
+    elif tuple(qv.event_shape) == tuple(event_shape):
         return qv
     if base.batch_shape + base.event_shape != tuple(event_shape):
         return qv
