@@ -552,6 +552,39 @@ def test_propagate_of_a_mixture():
     refused("layer 'h' cannot propagate a mixture", held)
 
 
+def with_intercept(x, y=None):
+    latent = process()(x) + numpyro.sample("intercept", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
+
+
+def test_a_guide_that_draws_other_sites_given_v():
+    def guide(x, y=None):
+        v = numpyro.sample("f", dist.Normal(jnp.zeros(3), 0.5).to_event(1))
+        numpyro.sample("intercept", dist.Normal(-jnp.sum(v), 0.3))
+
+    message = r"depend on its draw of \['f'\], which is integrated out.*Draw the others"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), with_intercept, guide, X, COUNTS, progress=False)
+    with pytest.raises(ValueError, match=message):
+        gp.predict(with_intercept, (guide, {}), X, key=random.key(0))
+    given = (guide, {}), X
+    paths = gp.draw_functions(random.key(0), with_intercept, *given, num_draws=5)
+    assert paths["y"].shape == (5, 6)
+
+
+def test_a_guide_that_draws_v_given_other_sites():
+    def guide(x, y=None):
+        intercept = numpyro.sample("intercept", dist.Normal(0.0, 0.3))
+        v = -intercept * jnp.ones(3)
+        numpyro.sample("f", dist.Normal(v, 0.5).to_event(1))
+
+    options = {"num_steps": 2, "progress": False}
+    fitted = gp.fit(random.key(0), with_intercept, guide, X, COUNTS, **options)
+    prediction = fitted.predict(X, key=random.key(0), num_draws=5)["y"]
+    assert np.isfinite(prediction.latent_mean).all()
+
+
 def apart(x):
     return process("f")(x), process("g")(x)
 

@@ -21,7 +21,7 @@ from svgp_ppl.checks import InvalidRow, is_concrete
 from svgp_ppl.elbo import MarginalELBO, require_data
 from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
-from svgp_ppl.guides.fitted import drawn_sites
+from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
 from svgp_ppl.handlers import is_layer, marginalised, trace_of, unwrapped
 from svgp_ppl.input_columns import columns_of
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
@@ -79,6 +79,8 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         is_marginal = isinstance(steps.loss, MarginalELBO)
         exact = marginalised(model_trace) if is_marginal else set()
         _require_reparameterised(steps.loss, guide_trace, exact)
+        given = Guide(steps.guide, params)
+        require_apart(given, *steps.data.first(), guide_trace, exact)
         _warn_of_other_sites(model_trace, guide_trace)
         _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):

@@ -9,7 +9,10 @@ from jax import random
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIRunResult
 
+from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, trace_of
+from svgp_ppl.runtime.compilation import as_jax_arrays
+from svgp_ppl.runtime.dependence import inputs_read
 
 __all__ = [
     "DRAWS_OF_CENTRE",
@@ -18,6 +21,7 @@ __all__ = [
     "centre_of",
     "drawn_sites",
     "guide_and_params",
+    "require_apart",
     "still_frozen",
 ]
 
@@ -101,3 +105,45 @@ def drawn_sites(guide_trace: dict[str, dict], exact: Set[str]) -> list[str]:
         for name, site in guide_trace.items()
         if site["type"] == "sample" and name not in exact and not is_point(site["fn"])
     ]
+
+
+def require_apart(
+    given: Guide,
+    args: tuple,
+    kwargs: dict,
+    guide_trace: Mapping[str, dict],
+    exact: Set[str],
+) -> None:
+    """Refuse a guide whose other sites depend on the draw of a v that is not drawn.
+
+    Integrated out, v would have the same q(v) at all values of those sites.
+
+    Args:
+        given: The guide, which has been set up, and its parameters.
+        args: Arguments of the model.
+        kwargs: Its keyword arguments.
+        guide_trace: A trace of the guide.
+        exact: Names of the sites that are integrated out.
+
+    Raises:
+        ValueError: A site depends on one of them.
+    """
+    drawn = {n for n, site in guide_trace.items() if site["type"] == "sample"}
+    others, integrated = drawn - exact, sorted(drawn & exact)
+    if isinstance(given.guide, ProcessGuide) or not (others and integrated):
+        return
+    args, kwargs = as_jax_arrays(args, kwargs)
+
+    def run(values: Mapping[str, Any]) -> list[jax.Array]:
+        values = {**given.params, **values}
+        sites = trace_of(given.guide, args, kwargs, key=random.key(0), values=values)
+        return [sites[name]["value"] for name in others]
+
+    values = {name: guide_trace[name]["value"] for name in integrated}
+    are_read = inputs_read(jax.make_jaxpr(run)(values).jaxpr)
+    if read := [name for name, is_read in zip(values, are_read) if is_read]:
+        raise ValueError(
+            f"other sites of the guide depend on its draw of {read}, which is "
+            "integrated out: it would be taken for independent of them. Draw the "
+            "others first, and let q(v) depend on their values."
+        )

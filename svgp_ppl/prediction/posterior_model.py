@@ -17,7 +17,7 @@ from jaxtyping import Array
 from numpyro.handlers import substitute
 
 from svgp_ppl.checks import require_arguments
-from svgp_ppl.guides.fitted import Guide, drawn_sites
+from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -201,6 +201,8 @@ class PosteriorModel:
                 require_values(sites, self.posterior, self.key)
             if isinstance(self.posterior, Guide):
                 require_same_latents(guide_trace, sites)
+                given = (self.posterior, *self.arguments, guide_trace)
+                require_apart(*given, marginalised(sites))
             return _Facts(
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
