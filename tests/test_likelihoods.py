@@ -326,6 +326,30 @@ def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
     assert make(np.full(2, 0.3, np.float16)).scale.dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("make", "y", "dtypes"),
+    [
+        (Poisson, 5, ("uint8", "int32", "float16")),
+        (lambda a: lk.NegativeBinomial(a, 3 * a), 5, ("uint8", "int32", "float16")),
+        (lambda a: lk.ZeroInflatedPoisson(1 / a, a), 5, ("uint8", "float16")),
+        (lambda df: StudentT(df, 0.5), 5, ("uint8", "float16")),
+        (lk.Weibull, 2, ("uint8", "int32", "float16")),
+        (lambda a: lk.AdditiveNoiseBernoulli("probit", 1 / a), 1, ("float16",)),
+    ],
+)
+def test_values_of_few_bits_count_for_what_they_are(make, y, dtypes):
+    """Their logarithms are in single precision, or half, where the latent is double."""
+    marginal, data = Marginal(jnp.array([0.5]), jnp.array([0.3])), jnp.array([y])
+    for dtype in dtypes:
+        for function in (variational_expectation, log_predictive_density):
+            found, exact = (
+                function(make(np.array([8]).astype(of)), data, marginal)
+                for of in (dtype, float)
+            )
+            rtol = 1e-6 if dtype == "float16" else 1e-12
+            np.testing.assert_allclose(found, exact, rtol)
+
+
 def test_draws_have_the_moments_of_the_likelihood():
     key, f = random.key(0), jnp.full(20_000, 0.4)
     for likelihood, mean, variance in (

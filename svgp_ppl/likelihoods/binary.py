@@ -18,7 +18,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
 from svgp_ppl.likelihoods.probit import NEAREST_ZERO, log_ndtr, mean_log_ndtr
-from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip
+from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip, settle
 from svgp_ppl.linalg import floored_sqrt
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -125,6 +125,7 @@ class AdditiveNoiseBernoulli:
     def __post_init__(self):
         noise_variance(self.noise)
         require_flip(self.flip)
+        settle(self, "flip")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Bernoulli with probability δ + (1 − 2δ) Φ(f/√a)."""

@@ -26,6 +26,7 @@ from svgp_ppl.likelihoods.values import (
     noise_variance,
     require_components,
     require_flip,
+    settle,
 )
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
@@ -75,6 +76,7 @@ class AdditiveNoiseCategorical:
         require_count(self.num_classes, "num_classes", 2)
         noise_variance(self.noise)
         require_flip(self.flip)
+        settle(self, "flip")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """The label given f [.., N, C], with the noise integrated out."""

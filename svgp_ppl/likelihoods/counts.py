@@ -19,7 +19,7 @@ from svgp_ppl.expectations import (
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.stirling import MANY, excess, stirling_series
-from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.likelihoods.values import Value, settle
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -47,6 +47,7 @@ class Poisson:
 
     def __post_init__(self):
         require_positive(self.exposure, "the exposure of a Poisson likelihood")
+        settle(self, "exposure")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Poisson(exposure · exp(f))."""

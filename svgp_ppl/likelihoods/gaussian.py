@@ -22,7 +22,7 @@ from svgp_ppl.expectations import (
     predictive_mean_and_variance,
 )
 from svgp_ppl.likelihoods.stirling import stirling_error
-from svgp_ppl.likelihoods.values import Value, settle_scale
+from svgp_ppl.likelihoods.values import Value, settle, settle_scale
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -180,6 +180,7 @@ class StudentT:
 
     def __post_init__(self):
         require_positive(self.df, "the df of a StudentT likelihood")
+        settle(self, "df")
         settle_scale(self, "StudentT")
 
     def __call__(self, f: Array) -> dist.Distribution:

@@ -27,7 +27,7 @@ from svgp_ppl.expectations import (
 from svgp_ppl.likelihoods.counts import Poisson, rate_of
 from svgp_ppl.likelihoods.logistic import mean_excess
 from svgp_ppl.likelihoods.stirling import log_binomial
-from svgp_ppl.likelihoods.values import Value, require_share
+from svgp_ppl.likelihoods.values import Value, require_share, settle
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -62,6 +62,7 @@ class NegativeBinomial:
         what = "of a NegativeBinomial likelihood"
         require_positive(self.concentration, f"the concentration {what}")
         require_positive(self.exposure, f"the exposure {what}")
+        settle(self, "concentration", "exposure")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """NB with mean exposure · exp(f)."""
@@ -149,6 +150,7 @@ class ZeroInflatedPoisson:
         what = "of a ZeroInflatedPoisson likelihood"
         require_share(self.gate, f"the gate {what}")
         require_positive(self.exposure, f"the exposure {what}")
+        settle(self, "gate", "exposure")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """The mixture of zero and Poisson(exposure · exp(f))."""

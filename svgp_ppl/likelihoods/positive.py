@@ -22,7 +22,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.likelihoods.counts import rate_of
 from svgp_ppl.likelihoods.stirling import excess, stirling_error
-from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.likelihoods.values import Value, settle
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -49,6 +49,7 @@ class Gamma:
 
     def __post_init__(self):
         require_positive(self.concentration, "the concentration of a Gamma likelihood")
+        settle(self, "concentration")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Gamma with mean exp(f)."""

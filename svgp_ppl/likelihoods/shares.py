@@ -18,7 +18,7 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.likelihoods.logistic import mean_excess, mean_sigmoid
 from svgp_ppl.likelihoods.stirling import log_binomial
-from svgp_ppl.likelihoods.values import Value
+from svgp_ppl.likelihoods.values import Value, settle
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -144,6 +144,7 @@ class Beta:
 
     def __post_init__(self):
         require_positive(self.concentration, "the concentration of a Beta likelihood")
+        settle(self, "concentration")
 
     def __call__(self, f: Array) -> dist.Distribution:
         """Beta with mean σ(f)."""

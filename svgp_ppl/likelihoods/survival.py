@@ -26,7 +26,7 @@ from svgp_ppl.expectations import (
 from svgp_ppl.likelihoods.counts import mode_below_exponential, rate_of
 from svgp_ppl.likelihoods.gaussian import Gaussian
 from svgp_ppl.likelihoods.probit import log_ndtr, mean_log_ndtr
-from svgp_ppl.likelihoods.values import Value, settle_scale
+from svgp_ppl.likelihoods.values import Value, settle, settle_scale
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
@@ -102,6 +102,7 @@ class Weibull:
     def __post_init__(self):
         what = "the concentration of a Weibull likelihood"
         require_positive(self.concentration, what)
+        settle(self, "concentration")
         _require_codes(self.censored, (0, 1), "Weibull")
 
     def __call__(self, f: Array) -> dist.Distribution:

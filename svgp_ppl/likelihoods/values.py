@@ -15,6 +15,7 @@ __all__ = [
     "require_components",
     "require_flip",
     "require_share",
+    "settle",
     "settle_scale",
 ]
 
@@ -27,14 +28,20 @@ NOISE_VARIANCE = {"step": 0.0, "probit": 1.0, "logit": 2.897}
 
 
 def settle_scale(likelihood: Any, name: str) -> None:
-    """Refuse a concrete scale that is not positive; make it one that can be squared.
+    """Refuse a concrete scale that is not positive; make it one that can be squared."""
+    require_positive(likelihood.scale, f"the scale of a {name} likelihood")
+    settle(likelihood, "scale")
 
-    In ``int32`` 100,000² is 1,410,065,408: whole numbers become floats, and half
-    precision single.
+
+def settle(likelihood: Any, *fields: str) -> None:
+    """Make values ones to count with: whole numbers floats, half precision single.
+
+    In ``int32`` 100,000² is 1,410,065,408, and JAX takes logarithms of it in single
+    precision where all else is double, those of ``float16`` in three digits.
     """
-    scale = likelihood.scale
-    require_positive(scale, f"the scale of a {name} likelihood")
-    object.__setattr__(likelihood, "scale", _as_float(scale))
+    for field in fields:
+        value = _as_float(getattr(likelihood, field))
+        object.__setattr__(likelihood, field, value)
 
 
 def _as_float(value: Value) -> Value:
