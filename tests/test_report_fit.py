@@ -560,6 +560,7 @@ def test_pareto_shape_is_that_of_others():
             shape = float(arviz.psislw(log_weights)[1])
             np.testing.assert_allclose(pareto_shape(log_weights), shape, rtol=1e-6)
     assert pareto_shape(1e-9 * rng.normal(size=1000)) == -np.inf
+    assert pareto_shape(np.array([-0.5])) == np.inf  # nothing is known of one draw
     assert good_shape(1000) == pytest.approx(2 / 3) and good_shape(10**6) == 0.7
 
 

@@ -45,6 +45,8 @@ def pareto_smoothed(
         efficiency: Effective draws per draw of a chain, for the size of the tail.
     """
     x = np.asarray(log_weights, np.float64) - np.max(log_weights)
+    if len(x) == 1:  # equal to itself, and no tail to look at
+        return x, np.inf
     if np.min(x) > -_EQUAL:
         return x, -np.inf
     tail, cutoff = _tail_of(x, efficiency)
