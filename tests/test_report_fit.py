@@ -223,6 +223,12 @@ def test_a_fault_is_named(name):
     assert "Nothing wrong" not in text
 
 
+def test_of_a_process_at_one_row_it_is_not_said_that_it_is_constant():
+    fit, (*_, z, arrays) = settled()
+    text = str(report(fit, X[:1], SMOOTH[:1], z, arrays))
+    assert "1 row;" in text and "next to constant" not in text
+
+
 @mostly_double
 def test_there_is_no_false_alarm(precision):
     for y, options in (

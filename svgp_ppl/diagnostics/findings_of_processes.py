@@ -160,6 +160,8 @@ def extreme_lengthscales(facts: Facts) -> list[Finding]:
                 "no such process, where the likelihood has noise of its own",
             )
             findings.append(Finding(what, advice))
+        elif len(rows) == 1:
+            continue  # with which there is no other to differ
         elif inputs.spread < _LEAST_SPREAD and _has_lengthscale(inputs):
             what = (
                 f"Process '{process}' is next to constant over the data: the largest "
