@@ -41,8 +41,8 @@ class MarginalELBO(ELBO):
     For ``numpyro.infer.SVI(..., loss=MarginalELBO())``. With a Gaussian q(v), point
     estimates for the rest and a deterministic expectation, the loss has no noise. A
     q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
-    site. A guide whose other sites depend on the draw of v is not supported, and
-    refused by ``gp.fit`` and ``gp.predict``.
+    site. A guide whose other sites depend on the draw of v is not supported: ``gp.fit``
+    and ``gp.predict`` refuse it.
     ``numpyro.handlers.scale`` and ``mask`` count as in ``Trace_ELBO``: around the prior
     of a process they temper it, in the guide they are those of log q(v).
 

@@ -573,6 +573,30 @@ def test_a_guide_that_draws_other_sites_given_v():
     assert paths["y"].shape == (5, 6)
 
 
+def test_a_guide_that_draws_one_process_given_another():
+    def model(x, y=None):
+        latent = process("f")(x) + process("g")(x)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
+
+    def guide(x, y=None):
+        v = numpyro.sample("f", dist.Normal(jnp.zeros(3), 0.5).to_event(1))
+        numpyro.sample("g", dist.Normal(-v, 0.3).to_event(1))
+
+    def jointly(x, y=None):
+        joint = dist.MultivariateNormal(jnp.zeros(6), jnp.eye(6))
+        v = numpyro.sample("v", joint, infer={"is_auxiliary": True})
+        shapes = {"f": (3,), "g": (3,)}
+        for name, block in gp.variational.split("v", joint, v, shapes).items():
+            numpyro.sample(name, block)
+
+    options = {"num_steps": 2, "progress": False}
+    with pytest.raises(ValueError, match=r"depend on its draw of \['f'\].*split"):
+        gp.fit(random.key(0), model, guide, X, COUNTS, **options)
+    fitted = gp.fit(random.key(0), model, jointly, X, COUNTS, **options)
+    assert np.isfinite(fitted.losses).all()
+
+
 def test_a_guide_that_draws_v_given_other_sites():
     def guide(x, y=None):
         intercept = numpyro.sample("intercept", dist.Normal(0.0, 0.3))

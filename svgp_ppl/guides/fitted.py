@@ -11,8 +11,10 @@ from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, trace_of
+from svgp_ppl.rows import is_array
 from svgp_ppl.runtime.compilation import as_jax_arrays
 from svgp_ppl.runtime.dependence import inputs_read
+from svgp_ppl.variational import Block
 
 __all__ = [
     "DRAWS_OF_CENTRE",
@@ -114,9 +116,9 @@ def require_apart(
     guide_trace: Mapping[str, dict],
     exact: Set[str],
 ) -> None:
-    """Refuse a guide whose other sites depend on the draw of a v that is not drawn.
+    """Refuse a guide whose sites depend on the draw of a v that is integrated out.
 
-    Integrated out, v would have the same q(v) at all values of those sites.
+    They would be taken for independent of it.
 
     Args:
         given: The guide, which has been set up, and its parameters.
@@ -129,15 +131,18 @@ def require_apart(
         ValueError: A site depends on one of them.
     """
     drawn = {n for n, site in guide_trace.items() if site["type"] == "sample"}
-    others, integrated = drawn - exact, sorted(drawn & exact)
-    if isinstance(given.guide, ProcessGuide) or not (others and integrated):
+    integrated = sorted(drawn & exact)
+    if isinstance(given.guide, ProcessGuide) or not integrated or len(drawn) == 1:
         return
     args, kwargs = as_jax_arrays(args, kwargs)
 
     def run(values: Mapping[str, Any]) -> list[jax.Array]:
         values = {**given.params, **values}
         sites = trace_of(given.guide, args, kwargs, key=random.key(0), values=values)
-        return [sites[name]["value"] for name in others]
+        of_sites = [sites[name]["fn"] for name in drawn]
+        # A block is the point that was drawn, of a joint q(v) that was not.
+        of_sites = [q.joint if isinstance(q, Block) else q for q in of_sites]
+        return [leaf for leaf in jax.tree.leaves(of_sites) if is_array(leaf)]
 
     values = {name: guide_trace[name]["value"] for name in integrated}
     are_read = inputs_read(jax.make_jaxpr(run)(values).jaxpr)
@@ -145,5 +150,6 @@ def require_apart(
         raise ValueError(
             f"other sites of the guide depend on its draw of {read}, which is "
             "integrated out: it would be taken for independent of them. Draw the "
-            "others first, and let q(v) depend on their values."
+            "others first, and let q(v) depend on their values; of several processes "
+            "make one joint q(v), gp.variational.split."
         )
