@@ -269,11 +269,12 @@ def _require_reparameterised(loss: ELBO, guide_trace: dict, exact: set[str]) -> 
     for name, site in guide_trace.items():
         is_drawn = site["type"] == "sample" and name not in exact
         if is_drawn and not (site["fn"].has_rsample or site["fn"].is_discrete):
+            marginal = "gp.MarginalELBO() (the default) for processes, or "
+            use = "" if isinstance(loss, MarginalELBO) else marginal
             raise ValueError(
                 f"draws of the guide's site '{name}' ({type(site['fn']).__name__}) are "
                 f"not reparameterised, so {type(loss).__name__} has wrong gradients. "
-                "Use loss=gp.MarginalELBO() (the default) for processes, "
-                "or numpyro.infer.TraceGraph_ELBO()."
+                f"Use loss={use}numpyro.infer.TraceGraph_ELBO()."
             )
 
 

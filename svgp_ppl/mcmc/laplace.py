@@ -33,7 +33,7 @@ _STEP = 0.3
 _LEAST_VARIANCE = 1e-12
 # Places that are looked at, and the distance to the mode that is close enough, in sd
 # over all values.
-_MOST_LOOKS, _CLOSE = 10, 0.5
+_MOST_LOOKS, _CLOSE = 20, 0.5
 
 
 class Look(NamedTuple):
