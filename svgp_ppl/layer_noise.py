@@ -40,11 +40,16 @@ class evenly_spread(Messenger):
         self.num_used = 0  # dimensions, by the layers so far
         super().__init__(fn)
 
+    def __enter__(self):
+        """Begin a run, each with the same noise."""
+        self.num_used = 0
+        return super().__enter__()
+
     def next_layer(self, shape: tuple[int, ...], dtype) -> Array:
         """The noise of the next layer, [N] or [N, Q]."""
-        self.key, key = random.split(self.key)
         start, self.num_used = self.num_used, self.num_used + math.prod(shape[1:])
         points = jnp.asarray(sobol_points(self.total, self.num_used)[:, start:])
+        key = random.fold_in(self.key, start)
         shift = random.bits(key, (*shape[:1], points.shape[1]), points.dtype)
         return normals_at(points[self.number] ^ shift, dtype).reshape(shape)
 

@@ -233,6 +233,8 @@ def test_noise_of_layers_is_spread_evenly_and_normal():
 
         return jax.vmap(layers_of)(jnp.arange(number))
 
+    once = evenly_spread(lambda: layer_noise(shape, float), KEYS[0], 1, number)
+    np.testing.assert_array_equal(once(), once())
     noise = np.asarray(layers(random.split(KEYS[0], 4000)))  # [keys, S, N, 3 + 1]
     places = np.sort(np.floor(number * norm.cdf(noise)), axis=1)
     strata = np.arange(number)[:, None, None]

@@ -283,7 +283,6 @@ class PosteriorModel:
 
         def run(leaves, arrays, key, data):
             args, kwargs = self._combine(arrays)
-
             draws = choose(key, *data)
             total = len(draws.indices)
             # Of a number that every_draw has not used.
