@@ -107,25 +107,25 @@ def test_a_power_of_the_likelihood_is_another_noise(power):
     assert of_2025 < exact
 
 
-def poisson(x, y=None):
-    f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
-    with numpyro.plate("data", len(x)):
-        gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
-
-
-def test_one_scale_of_counts_is_the_best_one():
-    """E log Poisson(y; e^f) = y m − exp(m + s/2) − log y!, s the variance."""
+@pytest.mark.parametrize("exposure, highest", [(1.0, 0.8), (200.0, 0.01), (1e5, 2e-4)])
+def test_one_scale_of_counts_is_the_best_one(exposure, highest):
+    """E log Poisson(y; c e^f) = y m − c exp(m + s/2) + …, s the variance."""
     mean, root = np.array([0.5, -0.2]), np.array([[0.5, 0.0], [0.1, 0.4]])
     a, residual = projection(GAUSSIAN_X, Z, VARIANCE, LENGTHSCALE)
     known = np.sum((a @ root) ** 2, axis=1)
 
-    def gained(nu):
-        less = np.exp(a @ mean + (known + nu * residual) / 2)
-        divergence = len(a) / 2 * (nu - 1 - np.log(nu))
-        return np.sum(np.exp(a @ mean + (known + residual) / 2) - less) - divergence
+    def poisson(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), jnp.asarray(Z))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(exposure), f(x), obs=y)
 
-    best = minimize_scalar(lambda nu: -gained(nu), bounds=(0.01, 1.0), method="bounded")
-    assert best.x < 0.8
+    def gained(nu):
+        less = exposure * np.exp(a @ mean + (known + nu * residual) / 2)
+        more = exposure * np.exp(a @ mean + (known + residual) / 2)
+        return np.sum(more - less) - len(a) / 2 * (nu - 1 - np.log(nu))
+
+    best = minimize_scalar(lambda nu: -gained(nu), bounds=(1e-6, 1.0), method="bounded")
+    assert best.x < highest
     guide, data = gaussian_guide(mean, root @ root.T), (GAUSSIAN_X, COUNTS)
     found = bound_of(poisson, guide, *data, conditional="scaled")
     np.testing.assert_allclose(

@@ -34,7 +34,8 @@ from svgp_ppl.observations.expected import Expected
 __all__ = ["Seen", "gain"]
 
 _NUM_STEPS = 4
-_LEAST_SCALE, _MOST_SCALE = 1e-2, 10.0
+# A scale below the first would be lost in the rounding of a variance in float32.
+_LEAST_SCALE, _MOST_SCALE = 1e-4, 10.0
 
 
 class Seen(NamedTuple):
@@ -107,8 +108,9 @@ def _gain_by_one_scale(sites: Sequence[Seen]) -> Array:
     for _ in range(_NUM_STEPS):
         _, slope = jax.jvp(expectations, (scale,), (jnp.ones_like(scale),))
         scale = 1.0 / (1.0 - 2.0 * slope / number)
-        in_range = (scale > _LEAST_SCALE) & (scale < _MOST_SCALE)
-        scale = jax.lax.stop_gradient(jnp.where(in_range, scale, 1.0))
+        in_range = (scale > 0.0) & (scale < _MOST_SCALE)
+        scale = jnp.where(in_range, jnp.maximum(scale, _LEAST_SCALE), 1.0)
+        scale = jax.lax.stop_gradient(scale)
     divergence = 0.5 * number * (scale - 1.0 - jnp.log(scale))
     return jnp.maximum(expectations(scale) - at_one - divergence, 0.0)
 
