@@ -27,6 +27,7 @@ from svgp_ppl.mcmc import (
     run_chains,
     starts,
 )
+from svgp_ppl.mcmc import draws as draws_module
 from svgp_ppl.mcmc.chains import checkpoints as checkpoints_of_chains
 from svgp_ppl.mcmc.chains import run as chains_module
 from svgp_ppl.runtime import checkpoints
@@ -423,6 +424,22 @@ def test_an_interrupt_of_the_log_likelihoods_returns_the_draws(monkeypatch):
         draws = sampled(log_likelihood=True)
     assert group(draws, "posterior")["f"].shape[:2] == (2, 20)
     assert not group(draws, "log_likelihood")
+
+
+def test_an_interrupt_after_the_last_step_loses_no_draws(whole, monkeypatch):
+    constrained, calls = draws_module._constrained, []
+
+    def interrupt(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return constrained(*args)
+
+    monkeypatch.setattr(draws_module, "_constrained", interrupt)
+    with pytest.warns(UserWarning, match="computed again"):
+        found = group(sampled(), "posterior")
+    for name, values in group(whole, "posterior").items():
+        np.testing.assert_array_equal(found[name], values)
 
 
 @pytest.mark.thorough

@@ -54,7 +54,9 @@ def as_arviz(
     """
     groups: dict[str, Any]
     if chains.stats:
-        draws = _constrained(key, target, start, chains.draws)
+        draws = _despite_interrupt(
+            lambda: _constrained(key, target, start, chains.draws)
+        )
         groups = {"sample_stats": chains.stats}
         if log_likelihood:
             groups |= _unless_interrupted(target, draws)
@@ -101,6 +103,19 @@ def _constrained(key, target: Target, start: Start, draws: dict) -> dict:
     made_of = ("constrain", *target.made_of)
     given = (key, start.coordinates, start.data)
     return _over_draws(of_draw, made_of, (draws, chain, number), given)
+
+
+def _despite_interrupt(compute: Callable[[], dict]) -> dict:
+    """What the draws are worth nothing without: a first interrupt does not end it."""
+    try:
+        return compute()
+    except KeyboardInterrupt:
+        warnings.warn(
+            "interrupted: the draws would be lost, and their values at the sites of "
+            "the model are computed again. A second interrupt ends it.",
+            stacklevel=4,
+        )
+        return compute()
 
 
 def _unless_interrupted(target: Target, draws: dict) -> dict[str, dict]:
