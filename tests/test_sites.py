@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 import scipy.stats as st
 from jax import random
@@ -173,6 +174,25 @@ def first_loss(guide):
     options = {"num_steps": 1, "progress": False}
     key = random.key(1)
     return gp.fit(key, counts_model, guide, COUNTS_X, COUNTS_Y, **options).losses[0]
+
+
+def test_what_the_first_data_leave_open_can_still_be_learnt():
+    """Sites of zeros, where the fit had no data, would stay zeros for ever."""
+
+    def model(x, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.5), X[::2], mean=level)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(NOISE), f(x), obs=y)
+
+    options = {"optimizer": gp.natural_gradient(1.0), "num_steps": 2, "progress": False}
+    part, whole = (
+        gp.fit(random.key(0), model, gp.AutoGaussian(model), X[:n], Y[:n], **options)
+        for n in (4, 12)
+    )
+    options = {"optimizer": optax.lbfgs(), "num_steps": 60, "progress": False}
+    sites = gp.AutoSites(model, part)
+    found = gp.fit(random.key(0), model, sites, X, Y, **options)
+    assert abs(found.losses[-1] - whole.losses[-1]) < 1e-2
 
 
 @pytest.mark.thorough

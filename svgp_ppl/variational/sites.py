@@ -53,6 +53,9 @@ __all__ = [
 # Directions in which the data shrink a variance by less than this share have no site:
 # the remaining error of an optimiser would be amplified where L_θ is rougher.
 _LEAST_PRECISION = 0.01
+# H of a direction without a site where a guide starts, for u of unit variance. In units
+# of u: in those of v it would grow where L_θ is rougher.
+_WEAK = 0.01
 # Pseudo-data move a direction of v of which they tell a tenth of a prior or more.
 _LEAST_SEEN = 0.3
 
@@ -277,9 +280,13 @@ def pseudo_data_of(
     priors: Mapping[str, Prior],
     least_precision: float = _LEAST_PRECISION,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """H [B, T, T] of the stacked u and y [B, T]; arguments as in :func:`sites_of`."""
+    """H [B, T, T] of the stacked u and y [B, T]; arguments as in :func:`sites_of`.
+
+    They are where a guide starts: directions without a site have a weak one, since at
+    H = 0 and y = 0 every derivative by them is zero, and none would ever be learnt.
+    """
     groups = [
-        _pseudo_data(m, s, of_group, least_precision)
+        _pseudo_data(m, s, of_group, least_precision, _WEAK)
         for m, s, of_group in _groups_of(loc, covariance, priors)
     ]
     projections = [np.concatenate([*of.values()], axis=1) for of, _, _ in groups]
@@ -297,9 +304,13 @@ def _groups_of(loc, covariance, priors: Mapping[str, Prior]):
 
 
 def _pseudo_data(
-    loc, covariance, priors: Mapping[str, Prior], least_precision: float
+    loc,
+    covariance,
+    priors: Mapping[str, Prior],
+    least_precision: float,
+    weak: float = 0.0,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
-    """H and H L by process, and y."""
+    """H and H L by process, and y; ``weak`` is H of directions without a site."""
     loc, covariance = np.asarray(loc, float), np.asarray(covariance, float)
     variances, directions = np.linalg.eigh((covariance + covariance.T) / 2)
     precisions = 1.0 / np.maximum(variances, 1e-12) - 1.0
@@ -317,6 +328,12 @@ def _pseudo_data(
         rows = columns[name].reshape(-1, len(tril))
         of_u = scipy.linalg.solve_triangular(tril, rows.T, trans=1, lower=True).T
         projections[name] = of_u.reshape(len(d), -1)
+        if weak:
+            size = weak / np.sqrt(np.mean(np.sum(np.square(tril), axis=1)))
+            others = size * directions.T[:, start:stop]
+            projections[name] = np.where(keep[:, None], projections[name], others)
+            rows = projections[name].reshape(-1, len(tril)) @ tril
+            columns[name] = rows.reshape(len(d), -1)
         data = data + projections[name] @ np.ravel(prior.mean)
     return projections, columns, data
 
