@@ -726,6 +726,18 @@ def test_there_is_no_false_alarm(name):
     assert str(found).endswith("Nothing wrong was found.")
 
 
+def test_data_are_called_by_their_rows_beside_masked_ones():
+    terms = normals(shape=(*SHAPE, 4))
+    terms[..., 2] *= 10.0
+    posterior = diagnostics.to_arviz(
+        iid(),
+        log_likelihood={"y": terms},
+        dims={"y": ["rows"]},
+        coords={"rows": [0, 2, 5, 6]},
+    )
+    assert "cannot be trusted at 1 data ([5])" in str(diagnostics.report(posterior))
+
+
 def test_summary_of_a_run():
     assert str(diagnostics.report(healthy_nuts())).startswith(
         "4 chains of 1000 draws, 1 parameter; smallest ESS "

@@ -16,7 +16,7 @@ from svgp_ppl.diagnostics.advice import (
 )
 from svgp_ppl.diagnostics.criteria import loo
 from svgp_ppl.diagnostics.mixing import ess, rhat
-from svgp_ppl.diagnostics.posterior import group
+from svgp_ppl.diagnostics.posterior import SAMPLED_AXES, group, site_of
 from svgp_ppl.diagnostics.run import Run
 
 __all__ = [
@@ -222,12 +222,13 @@ def heavy_weights(run: Run) -> list[Finding]:
 def _weights(run: Run, site: str) -> list[Finding]:
     """Findings for one observed site."""
     found = loo(run.posterior, site)
+    labels = _labels(run, site, len(found.pointwise))
     undefined = np.flatnonzero(np.isnan(found.pointwise))
     if len(undefined):
         return [
             Finding(
                 f"The log likelihood of site '{site}' is NaN or infinite at "
-                f"{_some(undefined)} in some draws, so LOO is undefined.",
+                f"{_some(labels[undefined])} in some draws, so LOO is undefined.",
                 any_of(
                     "a likelihood that gives every datum a positive density",
                     stable_arithmetic(run),
@@ -239,8 +240,8 @@ def _weights(run: Run, site: str) -> list[Finding]:
         return []
     return [
         Finding(
-            f"LOO of site '{site}' cannot be trusted at {_some(bad)}, where the Pareto "
-            f"shape is above {found.good_k:.2g}, the limit for "
+            f"LOO of site '{site}' cannot be trusted at {_some(labels[bad])}, "
+            f"where the Pareto shape is above {found.good_k:.2g}, the limit for "
             f"{run.num_chains * run.num_draws} draws.",
             "a held-out set for these; they may also be outliers that the likelihood "
             "does not expect.",
@@ -259,6 +260,16 @@ def _of_moving(statistic, run: Run) -> dict[str, float]:
     return dict(zip(names.tolist(), values.tolist(), strict=True))
 
 
+def _labels(run: Run, site: str, num_data: int) -> np.ndarray:
+    """What the data are called: numbers of rows, of which a mask leaves some out."""
+    variables = run.posterior["log_likelihood"].data_vars.values()
+    (terms,) = (terms for terms in variables if site_of(terms) == site)
+    axes = [axis for axis in terms.dims if axis not in SAMPLED_AXES]
+    if len(axes) == 1 and axes[0] in terms.coords:
+        return terms.coords[axes[0]].values
+    return np.arange(num_data)
+
+
 def _some(data: np.ndarray) -> str:
     more = " ..." if len(data) > 5 else ""
-    return f"{len(data)} data ({data[:5].tolist()}{more})"
+    return f"{len(data)} data ([{', '.join(map(str, data[:5]))}]{more})"
