@@ -18,7 +18,7 @@ from jax import random
 from jaxtyping import Array
 from numpyro.handlers import Messenger
 
-from svgp_ppl.expectations import normals_at, sobol_points
+from svgp_ppl.expectations.nodes import normals_at, sobol_points
 from svgp_ppl.handlers import enclosing
 from svgp_ppl.keys import random_key
 

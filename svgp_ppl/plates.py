@@ -24,6 +24,7 @@ __all__ = [
     "require_all_rows",
     "require_batch_plate",
     "require_fitting_plates",
+    "require_outside_plates",
     "require_outside_scan",
     "subsampled",
 ]
@@ -148,6 +149,16 @@ def require_fitting_plates(name: str, num_data: int) -> None:
                 "the rows of a subsample: with plate(...) as rows, f(x[rows]) and "
                 "obs=y[rows]."
             )
+
+
+def require_outside_plates(name: str) -> None:
+    """Raise in a plate, where the prior of a process would count for every row."""
+    if around := [handler.name for handler in enclosing(plate)]:
+        raise ValueError(
+            f"the process '{name}' is made inside the plate(s) {around}, where its "
+            "prior would count once for every row: call sparse_gp before the plate "
+            "(for several processes, with num_outputs=)."
+        )
 
 
 def require_outside_scan(name: str) -> None:

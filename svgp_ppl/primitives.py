@@ -30,7 +30,11 @@ from svgp_ppl.layer_noise import layer_noise
 from svgp_ppl.linalg import factorised
 from svgp_ppl.observations import Expected
 from svgp_ppl.observations.missing import over_rows
-from svgp_ppl.plates import require_fitting_plates, require_outside_scan
+from svgp_ppl.plates import (
+    require_fitting_plates,
+    require_outside_plates,
+    require_outside_scan,
+)
 from svgp_ppl.process import SparseGP
 from svgp_ppl.variational import is_coupled
 
@@ -128,6 +132,7 @@ def sparse_gp(
             "of the model); and a process cannot be inside a plate (ask for several "
             "with num_outputs)."
         )
+    require_outside_plates(full_name)
     return replace(process, qv=qv)
 
 

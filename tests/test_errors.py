@@ -390,6 +390,11 @@ def test_process_inside_a_plate():
         r"'f' must have shape \(3,\) and have \(3, 3\).*inside a plate.*num_outputs",
         model,
     )
+    # Its values given, their shape is right, and the density counts three times.
+    refused(
+        r"'f' is made inside the plate\(s\) \['groups'\].*call sparse_gp before",
+        handlers.substitute(model, {"f": jnp.zeros(3)}),
+    )
 
 
 @pytest.mark.parametrize("name", ["f", "y"])

@@ -3,9 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
 from scipy.special import logsumexp
 
+import svgp_ppl as gp
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import MonteCarlo, variational_expectation
 from svgp_ppl.expectations.predictive import (
@@ -157,6 +161,61 @@ def test_log_predictive_density_by_draws(num_nodes, noise):
     error = error / np.exp(log_p - top).mean(0)
     drawn = logsumexp(log_p, axis=0) - np.log(len(f))
     assert np.all(np.abs(ours - drawn) < 5 * error + TOLERANCE[num_nodes])
+
+
+KNOWN = np.array([[True, False], [False, True], [True, True], [False, False]])
+
+
+@pytest.mark.parametrize("kind", ["independent", "correlated"])
+def test_of_known_entries_is_that_of_the_outputs_known(kind):
+    """By a network of those alone, row by row; without any it is 0."""
+    marginal, _ = _marginal(kind)
+    both = variational_expectation, log_predictive_density
+    masked = lk.GPRN(P, Q, jnp.asarray(SCALE)).of_entries(jnp.asarray(KNOWN))
+    y = jnp.where(KNOWN, Y, 0.0)
+    found = np.array(jax.jit(lambda: [f(masked, y, marginal) for f in both])())
+    for n, known in enumerate(KNOWN[:3]):
+        rows = np.flatnonzero(np.repeat([True, *known], Q))
+        together = None
+        if kind == "correlated":
+            together = marginal.covariance[n][None, rows[:, None], rows]
+        part = marginal.mean[n][None, rows], marginal.variance[n][None, rows], together
+        part = Marginal(*part)
+        few = lk.GPRN(known.sum(), Q, SCALE[known])
+        exact = [f(few, Y[n][None, known], part)[0] for f in both]
+        np.testing.assert_allclose(found[:, n], exact, rtol=1e-6)
+    np.testing.assert_allclose(found[:, 3], 0.0, atol=1e-9)
+
+
+def test_a_table_with_holes_is_a_network_of_each_output():
+    """Which has no draws, in chunks either."""
+    x = np.linspace(0.0, 1.0, N)[:, None]
+
+    def latents():
+        return [
+            gp.sparse_gp(name, gp.kernels.RBF(1.0, 0.5), x[::2], num_outputs=number)(x)
+            for name, number in (("f", Q), ("w", P * Q))
+        ]
+
+    def table(chunk_size=None):
+        both = gp.stack(latents())
+        options = {"obs": Y, "mask": KNOWN, "chunk_size": chunk_size}
+        with numpyro.plate("data", N):
+            gp.observe("y", lk.GPRN(P, Q, SCALE), both, **options)
+
+    def apart():
+        f, w = latents()
+        for p in range(P):
+            each = gp.stack([f, w[..., p * Q : (p + 1) * Q]])
+            options = {"obs": Y[:, p, None], "mask": KNOWN[:, p]}
+            with numpyro.plate(f"data {p}", N):
+                gp.observe(f"y{p}", lk.GPRN(1, Q, SCALE[p]), each, **options)
+
+    v = {"f": np.ones((Q, 2)), "w": np.linspace(-1.0, 1.0, 8).reshape(P * Q, 2)}
+    density = log_density(apart, (), {}, v)[0]
+    for chunk_size, key in ((None, 0), (None, 1), (2, 0)):
+        found = log_density(handlers.seed(table, key), (chunk_size,), {}, v)[0]
+        np.testing.assert_allclose(found, density, rtol=1e-9)
 
 
 # Error in nats of the rule over the nodes: trapezoid, a box of such, points. The last

@@ -30,11 +30,9 @@ from svgp_ppl.expectations.nodes import (
     hermite_grid,
     is_random,
     normal_nodes,
-    normals_at,
     num_components,
     points,
     shifted,
-    sobol_points,
 )
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
@@ -69,13 +67,11 @@ __all__ = [
     "log_predictive_density",
     "nearest_singularity",
     "normal_nodes",
-    "normals_at",
     "num_components",
     "points",
     "predictive_cdf",
     "predictive_mean_and_variance",
     "predictive_probabilities",
     "shifted",
-    "sobol_points",
     "variational_expectation",
 ]

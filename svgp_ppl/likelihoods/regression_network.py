@@ -11,6 +11,7 @@ its mean and the covariances between outputs are known, whatever the covariance 
 with V_f = Cov f, C_pf = Cov(w_p, f), C_pr = Cov(w_p, w_r).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -102,6 +103,14 @@ class GPRN:
         shape = (*weights.shape[:-1], self.num_outputs, self.num_nodes)
         return nodes, weights.reshape(shape)
 
+    def of_entries(self, known: Array) -> "GPRN":
+        """The likelihood of the known entries of y, a mask [N, P].
+
+        Its closed forms are those of all entries, with weights of 0 and data of 0 for
+        the unknown ones.
+        """
+        return _OfEntries(self.num_outputs, self.num_nodes, self.scale, known)
+
     def covariance(self, marginal: Marginal) -> Array:
         """Covariance between the outputs at each datum, noise included, [N, P, P].
 
@@ -112,6 +121,30 @@ class GPRN:
         outputs = Marginal(mean, None, covariance, marginal.log_weights)
         noise = jnp.square(jnp.broadcast_to(self.scale, (self.num_outputs,)))
         return outputs.total_covariance + jnp.diag(noise)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class _OfEntries(GPRN):
+    known: Any  # [N, P]
+
+    def __call__(self, f: Array) -> dist.Distribution:
+        whole: Any = super().__call__(f)
+        return whole.base_dist.mask(self.known).to_event(1)
+
+    def of_all(self, form: Callable, y: Array, marginal: Marginal) -> Array:
+        """A log density of all entries, less that of the unknown ones."""
+        whole = GPRN(self.num_outputs, self.num_nodes, self.scale)
+        known = self.known.astype(marginal.mean.dtype)
+        nodes = jnp.ones((*known.shape[:-1], self.num_nodes), known.dtype)
+        keep = jnp.concatenate([nodes, jnp.repeat(known, self.num_nodes, -1)], -1)
+        covariance = marginal.covariance
+        if covariance is not None:
+            covariance = covariance * keep[..., :, None] * keep[..., None, :]
+        mean, variance = marginal.mean * keep, marginal.variance * keep
+        kept = Marginal(mean, variance, covariance, marginal.log_weights)
+        unknown = (1.0 - known) * dist.Normal(0.0, self.scale).log_prob(0.0)
+        return form(whole, y * known, kept) - jnp.sum(unknown, axis=-1)
 
 
 def _product(subscripts: str, *arrays: Array) -> Array:
@@ -164,6 +197,11 @@ def _(likelihood: GPRN, y, marginal: Marginal):
     return jnp.sum(density - spread, axis=-1)
 
 
+@closed_form_expectation.register
+def _(likelihood: _OfEntries, y, marginal: Marginal):
+    return likelihood.of_all(closed_form_expectation, y, marginal)
+
+
 @predictive_mean_and_variance.register
 def _(likelihood: GPRN, marginal: Marginal):
     mean, variance = marginal.total(*_mean_and_variance(likelihood, marginal))
@@ -182,6 +220,11 @@ def _(likelihood: GPRN, y, marginal: Marginal):
     single = Marginal(0.0 * ones[..., 0], ones[..., 0])
     starts = highest_peaks(given, y, single, _NUM_PEAKS)
     return log_average_by_trapezoid(given, y, single, jax.lax.stop_gradient(starts))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: _OfEntries, y, marginal: Marginal):
+    return likelihood.of_all(closed_form_log_predictive, y, marginal)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.latent import Latent
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.observations.chunks import in_chunks
-from svgp_ppl.observations.missing import KnownEntries, checked_mask, filled, wide
+from svgp_ppl.observations.missing import checked_mask, filled, of_entries, wide
 from svgp_ppl.rows import named_rows
 from svgp_ppl.rows.sharding import first_true, is_sharded
 from svgp_ppl.runtime.dependence import inputs_read
@@ -136,7 +136,7 @@ class Expected(dist.Distribution):
         size = self.chunk_size
         other = Expected(self.likelihood, self.latent, chunk_size=size, **options)
         other.entries = known
-        KnownEntries(self.likelihood, known)(jnp.zeros(self.latent.shape))
+        of_entries(self.likelihood, known)(jnp.zeros(self.latent.shape))
         return other
 
     def log_prob(self, value, intermediates=None):
@@ -168,7 +168,7 @@ class Expected(dist.Distribution):
         """
         p, y = self.likelihood, in_full(value, marginal.mean.dtype)
         if self.entries is not None:
-            p = KnownEntries(p, self.entries)
+            p = of_entries(p, self.entries)
         if not _has_classes(self.support) or jnp.issubdtype(y.dtype, jnp.integer):
             return in_chunks(function, p, y, marginal, self.chunk_size)
         labels = y.astype(int)

@@ -24,7 +24,7 @@ from svgp_ppl.checks import is_concrete
 from svgp_ppl.pytrees import register_dataclass
 from svgp_ppl.rows.sharding import automatic, is_sharded
 
-__all__ = ["KnownEntries", "checked_mask", "filled", "over_rows", "wide"]
+__all__ = ["checked_mask", "filled", "of_entries", "over_rows", "wide"]
 
 
 def checked_mask(mask, name: str, batch_shape: tuple, event_shape: tuple) -> Any:
@@ -84,6 +84,12 @@ def filled(obs: Any, mask: Any, support: Any) -> Any:
         return np.where(np.asarray(where), np.asarray(obs), values)
     with jax.ensure_compile_time_eval():
         return jnp.where(where, obs, jnp.asarray(values).astype(obs.dtype))
+
+
+def of_entries(likelihood: Callable, mask: Any) -> Any:
+    """The likelihood of the known entries of y: its own form of it, if it has one."""
+    own = getattr(likelihood, "of_entries", None)
+    return KnownEntries(likelihood, mask) if own is None else own(mask)
 
 
 @register_dataclass

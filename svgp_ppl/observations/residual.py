@@ -15,8 +15,8 @@ best ν (Titsias 2025; Bui, Ashman & Turner 2025).
     Σ_n [E_n(ν r_n) − E_n(r_n)] − ½ D (ν − 1 − log ν),
 
 with D open values. The best ν solves 1/ν = 1 − (2/D) Σ_n ∂E_n/∂ν. Any ν gives a bound,
-so ν is found by a few steps of that equation and then taken as a number. Where log p is
-not concave in f the steps may end beside the best one, or at 1, where nothing is gained.
+so ν is found by a few steps of that equation and then taken as a number. Where log p
+is not concave in f they may end beside the best one, or at 1, which gains nothing.
 """
 
 from collections.abc import Sequence
