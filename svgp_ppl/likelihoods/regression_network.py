@@ -103,7 +103,7 @@ class GPRN:
         shape = (*weights.shape[:-1], self.num_outputs, self.num_nodes)
         return nodes, weights.reshape(shape)
 
-    def of_entries(self, known: Array) -> "GPRN":
+    def of_entries(self, known: Any) -> "GPRN":
         """The likelihood of the known entries of y, a mask [N, P].
 
         Its closed forms are those of all entries, with weights of 0 and data of 0 for
@@ -132,10 +132,10 @@ class _OfEntries(GPRN):
         whole: Any = super().__call__(f)
         return whole.base_dist.mask(self.known).to_event(1)
 
-    def of_all(self, form: Callable, y: Array, marginal: Marginal) -> Array:
+    def of_all(self, form: Callable, y: Any, marginal: Marginal) -> Array:
         """A log density of all entries, less that of the unknown ones."""
         whole = GPRN(self.num_outputs, self.num_nodes, self.scale)
-        known = self.known.astype(marginal.mean.dtype)
+        known = jnp.asarray(self.known, marginal.mean.dtype)
         nodes = jnp.ones((*known.shape[:-1], self.num_nodes), known.dtype)
         keep = jnp.concatenate([nodes, jnp.repeat(known, self.num_nodes, -1)], -1)
         covariance = marginal.covariance
