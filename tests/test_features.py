@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import tinygp
 from jax import random
 from numpyro import handlers
 from scipy.special import erf
@@ -119,6 +120,30 @@ def test_functions_without_a_derivative(kernel):
     with pytest.raises(ValueError, match="inducing features of process 'g'"):
         gp.sparse_gp("g", kernel, ft.Derivative(Z))
     assert process(ft.integral(X, X + 1.0)).shape == (7,)
+
+
+def test_tinygp_kernels_without_derivatives():
+    """Its distance of points that coincide is Σ_d |x_d − x'_d|, with a slope."""
+    tiny = tinygp.kernels
+    euclidean, plane = tiny.L2Distance(), jnp.asarray(Z)
+    process: Any = handlers.seed(gp.sparse_gp, random.key(0))
+    matern = 1.3 * tiny.Matern52(0.4, euclidean)
+    for name, kernel, z in [
+        ("f", matern, plane),
+        ("g", K.RBF() + K.as_kernel(tiny.ExpSquared(0.4, tiny.L1Distance())), plane),
+        ("h", tiny.ExpSquared() + tiny.Exp(0.4), plane[:, :1]),
+    ]:
+        f = process(name, kernel, z)
+        with pytest.raises(ValueError, match="of tinygp does not give"):
+            f(ft.Derivative(z))
+    for kernel in (
+        tiny.ExpSquared(0.4, euclidean),
+        tinygp.transforms.Subspace(0, matern),
+        K.Matern52(1.3, 0.4),
+    ):
+        both = [ft.Derivative(plane, column) for column in (0, 1)]
+        close(jnp.diagonal(covariance(K.as_kernel(kernel), *both)), 0.0)
+        assert process("k", kernel, plane)(both[0]).shape == (5,)
 
 
 # ------------------------------------------------------------------------- integrals

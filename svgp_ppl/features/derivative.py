@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from svgp_ppl.checks import checked_inputs
 from svgp_ppl.features.interface import LinearFunctional
-from svgp_ppl.kernels import ArcCosine, Kernel, Matern12, White
+from svgp_ppl.kernels import ArcCosine, Kernel, Matern12, TinygpKernel, White
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Derivative"]
@@ -26,7 +26,7 @@ class Derivative(LinearFunctional):
     By automatic differentiation of any kernel: Rasmussen & Williams (2006), equation
     9.1; as inducing features, Lázaro-Gredilla & Figueiras-Vidal (2009). The functions
     of the kernel must have a derivative: not ``Matern12``, ``White`` or ``ArcCosine``
-    of order 0.
+    of order 0; nor, of several columns, a Matérn kernel of tinygp.
 
     Attributes:
         x: Inputs, [N, D].
@@ -82,6 +82,18 @@ class Derivative(LinearFunctional):
                     "RBF, RationalQuadratic, Matern32 and Matern52; noise belongs in "
                     "the likelihood."
                 )
+            if isinstance(part, TinygpKernel):
+                _require_smooth(part, self.x.shape[1], what)
+
+
+def _require_smooth(kernel: TinygpKernel, width: int, what: str) -> None:
+    if not kernel.has_derivatives(width):
+        raise ValueError(
+            f"{what} are derivatives, which {type(kernel.kernel).__name__} of tinygp "
+            f"does not give for x of {width} column(s): Exp has none, and of several "
+            "columns only kernels of the square of L2Distance have them. Use RBF, "
+            "RationalQuadratic, Matern32 or Matern52 of gp.kernels."
+        )
 
 
 def _parts(kernel: Any) -> list[Any]:

@@ -58,6 +58,40 @@ class TinygpKernel(Kernel):
     def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
         return self.kernel(x).astype(x.dtype)
 
+    def has_derivatives(self, width: int) -> bool:
+        """Whether second derivatives at coincident points [width] are those of k.
+
+        Not of ``Exp``; nor, of two columns or more, where a kernel takes a distance and
+        not its square: for points that coincide tinygp has Σ_d |x_d − x'_d|.
+        """
+        tinygp: Any = sys.modules["tinygp"]
+        base, rough = tinygp.kernels.Distance, tinygp.kernels.Exp
+        parts = jax.tree.leaves(self.kernel, is_leaf=lambda k: isinstance(k, rough))
+        if any(isinstance(part, rough) for part in parts):
+            return False
+        widths: list[int] = []
+
+        class Noted(base):
+            of: Any
+
+            def distance(self, X1, X2):
+                widths.append(jnp.size(X1))
+                return self.of.distance(X1, X2)
+
+            def squared_distance(self, X1, X2):
+                # By its own definition, which may take the distance.
+                return type(self.of).squared_distance(self, X1, X2)
+
+        kernel = jax.tree.map(
+            lambda node: Noted(node) if isinstance(node, base) else node,
+            self.kernel,
+            is_leaf=lambda node: isinstance(node, base),
+        )
+        columns = self.active_columns
+        point = jnp.zeros(width if columns is None else len(columns))
+        jax.eval_shape(lambda: kernel.evaluate(point, point))
+        return all(width == 1 for width in widths)
+
 
 def as_kernel(covariance: Any) -> Kernel:
     """Make a :class:`Kernel` of a kernel, a tinygp kernel or a function of two points.
