@@ -143,7 +143,8 @@ class _OfEntries(GPRN):
             covariance = covariance * keep[..., :, None] * keep[..., None, :]
         mean, variance = marginal.mean * keep, marginal.variance * keep
         kept = Marginal(mean, variance, covariance, marginal.log_weights)
-        unknown = (1.0 - known) * dist.Normal(0.0, self.scale).log_prob(0.0)
+        scale = jnp.asarray(self.scale, known.dtype)
+        unknown = (1.0 - known) * dist.Normal(0.0, scale).log_prob(0.0)
         return form(whole, y * known, kept) - jnp.sum(unknown, axis=-1)
 
 
