@@ -182,7 +182,7 @@ def test_of_known_entries_is_that_of_the_outputs_known(kind):
         part = marginal.mean[n][None, rows], marginal.variance[n][None, rows], together
         part = Marginal(*part)
         few = lk.GPRN(int(known.sum()), Q, SCALE[known])
-        exact = [f(few, Y[n][None, known], part)[0] for f in both]
+        exact = [f(few, jnp.asarray(Y[n][None, known]), part)[0] for f in both]
         np.testing.assert_allclose(found[:, n], exact, rtol=1e-6)
     np.testing.assert_allclose(found[:, 3], 0.0, atol=1e-9)
 
