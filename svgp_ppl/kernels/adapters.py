@@ -62,7 +62,8 @@ class TinygpKernel(Kernel):
         """Whether second derivatives at coincident points [width] are those of k.
 
         Not of ``Exp``; nor, of two columns or more, where a kernel takes a distance and
-        not its square: for points that coincide tinygp has Σ_d |x_d − x'_d|.
+        not its square: where points coincide, that of tinygp has the slope of the sum
+        of absolute differences.
         """
         tinygp: Any = sys.modules["tinygp"]
         base, rough = tinygp.kernels.Distance, tinygp.kernels.Exp
