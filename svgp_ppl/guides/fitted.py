@@ -136,7 +136,7 @@ def require_apart(
         return
     args, kwargs = as_jax_arrays(args, kwargs)
 
-    def run(values: Mapping[str, Any]) -> list[jax.Array]:
+    def run(values: Mapping[str, Any]) -> list[Any]:
         values = {**given.params, **values}
         sites = trace_of(given.guide, args, kwargs, key=random.key(0), values=values)
         of_sites = [sites[name]["fn"] for name in drawn]
