@@ -342,7 +342,8 @@ def checked_inputs(x, what: str, like=None, rows: str = "N"):
             "some of them says so with active_columns."
         )
     require_finite(x, what)
-    x = jnp.asarray(x)
+    # Memory that JAX shared with NumPy would change with it.
+    x = jnp.array(x, copy=isinstance(x, np.ndarray))
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x.astype(float)
     # Half precision cannot be factorised.
