@@ -113,6 +113,61 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "minibatches": (("fitting/minibatches.py",), ("minibatches", "errors")),
     "checkpoints": (("runtime/checkpoints.py",), ("checkpoints", "sample_checkpoints")),
+    "guides": (
+        ("guides/*.py",),
+        ("guides", "sites", "own_family", "errors", "nothing_silent", "deep"),
+    ),
+    "model": (
+        ("handlers.py", "primitives.py", "plates.py", "process.py"),
+        ("numpyro", "sharing", "masks", "errors", "nothing_silent", "elbo", "sample"),
+    ),
+    "deep": (("deep.py", "layer_noise.py"), ("deep", "errors", "sharing")),
+    "inducing": (
+        ("inducing.py", "inducing_origin.py", "input_columns.py"),
+        ("inducing", "inducing_origin", "input_columns", "errors"),
+    ),
+    "observations": (
+        ("observations/chunks.py", "observations/missing.py", "observations/obs*.py"),
+        ("missing", "masks", "chunks", "checking", "loo", "incomplete"),
+    ),
+    "features": (("features/*.py",), ("features", "features_in_use", "errors")),
+    "fits": (
+        ("fitting/[afoprs]*.py",),
+        (
+            "fit",
+            "schedules",
+            "checkpoints",
+            "streaming",
+            "errors",
+            "nothing_silent",
+            "optimizers",
+        ),
+    ),
+    "chains": (
+        ("mcmc/chains/*.py", "mcmc/draws.py", "mcmc/sample.py", "mcmc/sites.py"),
+        ("chains", "chain_method", "sample_checkpoints", "sample", "coordinates"),
+    ),
+    "starts": (
+        ("mcmc/starts.py", "mcmc/laplace.py", "mcmc/pathfinder.py", "mcmc/[acj]*.py"),
+        ("starts", "coordinates", "sample"),
+    ),
+    "corrections": (
+        ("mcmc/importance.py", "mcmc/refit.py", "mcmc/moving_window.py"),
+        ("importance", "refit", "moving_window"),
+    ),
+    "samplers": (
+        ("mcmc/samplers/[cmns]*.py",),
+        ("samplers", "stochastic", "tuning", "sample", "errors"),
+    ),
+    "reports": (
+        ("diagnostics/[acfgkprt]*.py",),
+        ("report", "report_fit", "reports_on_fits", "loo", "diagnostics", "hybrid"),
+    ),
+    "programs": (
+        ("runtime/compilation.py", "runtime/[dins]*.py", "pytrees.py", "keys.py"),
+        ("compilation", "pytrees", "nested_params", "indices", "sharing"),
+    ),
+    "rows": (("rows/*.py",), ("arrow", "batches", "minibatches", "sharding")),
 }
 
 
