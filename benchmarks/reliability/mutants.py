@@ -121,7 +121,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("handlers.py", "primitives.py", "plates.py", "process.py"),
         ("numpyro", "sharing", "masks", "errors", "nothing_silent", "elbo", "sample"),
     ),
-    "deep": (("deep.py", "layer_noise.py"), ("deep", "errors", "sharing")),
+    "deep": (("deep.py", "layer_noise.py"), ("layers", "deep", "errors")),
     "inducing": (
         ("inducing.py", "inducing_origin.py", "input_columns.py"),
         ("inducing", "inducing_origin", "input_columns", "errors"),
