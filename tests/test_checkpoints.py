@@ -331,6 +331,28 @@ def test_another_model_guide_or_optimizer_is_refused(whole, tmp_path):
         )
 
 
+@pytest.mark.parametrize("is_mixture", [True, False])
+def test_a_guide_of_another_size_is_refused(tmp_path, is_mixture):
+    def of(size):
+        def model(x, y=None):
+            kernel, outputs = gp.kernels.RBF(1.0, 1.0), None if is_mixture else size
+            f = gp.sparse_gp("f", kernel, COUNTS_X[:3], num_outputs=outputs)
+            latent = f(x) if is_mixture else f(x)[..., 0]
+            with numpyro.plate("data", len(x)):
+                gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
+
+        guide = gp.AutoMixture(model, size) if is_mixture else gp.AutoGaussian(model)
+        return model, guide
+
+    data = COUNTS_X, COUNTS_Y
+    fitted = gp.fit(random.key(0), *of(3), *data, num_steps=2, progress=False)
+    fitted.save(tmp_path / "fit")
+    other, guide = of(2)
+    loaded = gp.Fit.load(tmp_path / "fit", guide, other)
+    with pytest.raises(ValueError, match=r"shape \(3, 3\), .* needs \(2, 3\)"):
+        loaded.predict(COUNTS_X)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_call")
 def test_another_optimizer_starts_from_guide_and_params(whole):

@@ -304,6 +304,14 @@ def gaussian(
     loc = param(
         f"{name}_loc{plural}", jnp.zeros(several, dtype) if start is None else start
     )
+    # Not the last axis: inducing inputs that are parameters have an M of their own.
+    if jnp.shape(loc)[:-1] != several[:-1]:
+        what = "outputs" if num_components is None else "components or outputs"
+        raise ValueError(
+            f"parameter '{name}_loc{plural}' has shape {jnp.shape(loc)}, and the guide "
+            f"needs {several}: it was fitted with another number of {what}. Construct "
+            "model and guide as they were."
+        )
     if covariance == "diagonal":
         full = jnp.full(several, scale, dtype)
         positive = constraints.softplus_positive
