@@ -1,6 +1,7 @@
 """New data without the old ones."""
 
 import warnings
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -225,6 +226,24 @@ def test_what_is_forgotten_is_named(latent, freeze, names):
     found = [str(w.message) for w in caught if "update forgets" in str(w.message)]
     assert len(found) == bool(names)
     assert not names or f"said about {names}: the data" in found[0]
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_the_narrow_start_of_inner_layers_is_not_information(is_settled):
+    def model(x, y=None):
+        latent = deep(x, 0.0, 1.0, gp.kernels.RBF(1.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.3), latent, obs=y)
+
+    guide, options = gp.AutoDeep(model), {"num_steps": 20, "progress": False}
+    fitted = gp.fit(jax.random.key(0), model, guide, *rows(FIRST), **options)
+    if is_settled:
+        fitted = replace(fitted, losses=np.full(200, 3.0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gp.update(jax.random.key(1), fitted, *rows(SECOND), **options)
+    found = [str(w.message) for w in caught if "starts it narrow" in str(w.message)]
+    assert len(found) == (not is_settled)
 
 
 def test_what_stands_for_earlier_data_says_so(tmp_path):

@@ -19,18 +19,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
 from numpyro.handlers import Messenger
 
 from svgp_ppl.checks import require_key
+from svgp_ppl.diagnostics.findings_of_fits import moving_bound
+from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.features import LinearFunctional
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
+from svgp_ppl.guides.deep import AutoDeep
 from svgp_ppl.guides.fitted import centre_of, drawn_sites
 from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import (
@@ -84,6 +88,10 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     stay the same: their values must not contain arrays, and with another kernel or mean
     they would stand for another f. Freeze what these depend on.
 
+    A fit of ``AutoDeep`` must have settled: the narrow start of q(v) of its inner
+    layers would be kept as if the data had said it. A bound that still rises is a
+    warning.
+
     Of v, directions whose precision the fit raised by less than a thousandth of the
     prior's are not kept: an optimiser leaves as much by chance. Data so weak that each
     update adds less do not add up over many; pass more rows at once.
@@ -124,6 +132,7 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
         )
     if "init" in options:
         raise ValueError("update starts from the fit that it is given: drop init=.")
+    _warn_of_narrow_start(earlier)
     key_seen, key_fit = random.split(key)
     own = inspect.signature(fit).parameters
     of_model = {name: x for name, x in options.items() if name not in own}
@@ -150,6 +159,19 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     start = (guide, earlier.params)
     new = fit(key_fit, _with_seen(model, seen), guide, *args, init=start, **options)
     return replace(new, model=model)
+
+
+def _warn_of_narrow_start(earlier: Fit) -> None:
+    """Warn that the start of inner layers may still be in their q(v)."""
+    if not isinstance(earlier.guide, AutoDeep):
+        return
+    for finding in moving_bound(Fitted(np.asarray(earlier.losses, np.float64))):
+        warnings.warn(
+            "update takes how narrow q(v) is for what the data have said, and AutoDeep "
+            f"starts it narrow in inner layers. {finding.what} Take more steps of the "
+            "earlier fit first, gp.fit(..., init=fit).",
+            stacklevel=3,
+        )
 
 
 def _seen_by(
