@@ -116,6 +116,23 @@ def test_no_chains_start_from_an_interrupted_fit(tmp_path, monkeypatch):
     assert group(resumed.draws, "posterior")["f"].shape[:2] == (2, 10)
 
 
+def test_nor_from_one_interrupted_at_its_last_block(monkeypatch):
+    monkeypatch.setattr(FIT, "progress_bar", StoppedBar)
+    interrupted = pytest.warns(UserWarning, match="fit after 30 steps")
+    with interrupted, pytest.warns(UserWarning, match="no chains were started"):
+        stopped = gp.fit_and_sample(
+            jax.random.key(0),
+            counts_model,
+            COUNTS_X,
+            COUNTS_Y,
+            fit_options={"num_steps": 30},
+            sampler=SAMPLER,
+            progress=False,
+            **SIZES,
+        )
+    assert len(stopped.fit.losses) == 30 and stopped.draws is None
+
+
 def test_what_a_stage_refuses_is_refused():
     with pytest.raises(ValueError, match="num_steps must be a positive integer"):
         gp.fit_and_sample(

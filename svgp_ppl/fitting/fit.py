@@ -309,7 +309,7 @@ class _Run:
         self.origin, self.size = origin, size
         self.reached = _Reached(start.state, start.params, (), 0.0)
         self.earlier, self.first = None, 0
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.interrupted = 0.0, False
         if earlier is not None:
             self._continue(earlier)
 
@@ -357,6 +357,7 @@ class _Run:
             inducing_origin=self.origin,
             input_columns=self.facts.input_columns,
             has_earlier_data=self.facts.has_earlier_data,
+            interrupted=self.interrupted,
         )
 
     def to_the_end(
@@ -384,6 +385,7 @@ class _Run:
         except KeyboardInterrupt:
             if not self.reached.history:
                 raise
+            self.interrupted = True
             steps = sum(map(len, self.reached.history))
             next_call = how_to_go_on(file, self.facts.has_earlier_data)
             warnings.warn(

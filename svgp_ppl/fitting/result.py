@@ -42,6 +42,7 @@ class Fit:
         input_columns: Columns of the tables that each process is called with.
         has_earlier_data: Whether it stands for data that are not among its arguments,
             as what ``update`` returns does.
+        interrupted: Whether a keyboard interrupt ended it; a file does not say.
 
     Example:
         >>> fitted.losses.shape, sorted(fitted.params)
@@ -61,6 +62,7 @@ class Fit:
     inducing_origin: Mapping[str, str] = field(default_factory=dict)
     input_columns: Mapping[str, list[list[str]]] = field(default_factory=dict)
     has_earlier_data: bool = False
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         losses = np.asarray(self.losses, np.float64)

@@ -119,7 +119,7 @@ def fit_and_sample(
         of_chains = f"{os.fspath(checkpoint)}.chains"
     options["progress"] = progress
     fitted = fit(key_fit, model, guide, *args, **options, **kwargs)
-    if _is_interrupted(fitted, options):
+    if fitted.interrupted:
         warnings.warn(
             "the fit was interrupted, so no chains were started: draws is None. With "
             "checkpoint= the same call goes on.",
@@ -144,11 +144,3 @@ def fit_and_sample(
         **kwargs,
     )
     return Hybrid(model, fitted, draws)
-
-
-def _is_interrupted(fitted: Fit, options: Mapping[str, Any]) -> bool:
-    """Whether a fit has taken fewer steps than it was to take."""
-    earlier = options.get("init")
-    before = len(earlier.losses) if isinstance(earlier, Fit) else 0
-    taken = len(fitted.losses) - before
-    return taken < options["num_steps"] and not fitted.stopped_early
