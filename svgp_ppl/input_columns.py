@@ -1,19 +1,79 @@
-"""The columns of the tables at which processes are seen, by their names.
+"""What is remembered of processes: their kernels, and the columns of their tables.
 
 A kernel tells columns by their places. Where inputs are tables, those of a prediction
 must have the columns of the fit in the same order, which is remembered and compared.
+And with another kernel, the same whitened values are those of another function: of a
+kernel, which is code, the names of its classes are remembered.
 """
 
+import dataclasses
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from svgp_ppl.diagnostics.kept import known_of
+from svgp_ppl.handlers import is_inducing
 from svgp_ppl.observations import latents_of
 
-__all__ = ["columns_of", "require_same_columns"]
+__all__ = ["Processes", "processes_of", "require_same_processes"]
 
 
-def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
+class Processes(NamedTuple):
+    """What a fit or draws remember of the processes of a model.
+
+    Attributes:
+        input_columns: Columns of the tables that each process is called with.
+        kernels: Classes of the kernel and of the inducing features of each process.
+    """
+
+    input_columns: dict[str, list[list[str]]]
+    kernels: dict[str, str]
+
+
+def processes_of(sites: dict[str, dict]) -> Processes:
+    """What is to be remembered of the processes in a trace."""
+    kernels = {}
+    for name, site in sites.items():
+        if is_inducing(site):
+            process = site["infer"]["inducing"]["process"]
+            kernels[name] = f"{_kind(process.kernel)} at {_kind(process.features)}"
+    return Processes(_columns_of(sites), kernels)
+
+
+def require_same_processes(posterior: Any, processes: Processes) -> None:
+    """Compare what is remembered with what there is now.
+
+    Args:
+        posterior: A fit or draws; nothing is known of others.
+        processes: The processes now.
+
+    Raises:
+        ValueError: A process is called with other columns.
+    """
+    _require_same_columns(posterior, processes.input_columns)
+    known = known_of(posterior, "kernels")
+    for name, kernel in processes.kernels.items():
+        if kernel != (before := known.get(name, kernel)):
+            warnings.warn(
+                f"process '{name}' has {kernel}, and had {before} when the posterior "
+                "was found, which with another kernel or other features means another "
+                "function. If it is the same kernel written in another way, all is "
+                "well.",
+                stacklevel=3,
+            )
+
+
+def _kind(part: Any) -> str:
+    """Names of the classes of a kernel or of features, and the columns they see."""
+    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
+    values = [getattr(part, field.name) for field in fields]
+    inner = ", ".join(_kind(v) for v in values if dataclasses.is_dataclass(v))
+    columns = getattr(part, "active_columns", None)
+    seen = "" if columns is None else f"[{', '.join(map(str, columns))}]"
+    return type(part).__name__ + f"({inner})" * bool(inner) + seen
+
+
+def _columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
     """Process -> the columns of each table that it is called with, in a trace."""
     latents = latents_of(sites).values()
     found: dict[str, list[list[str]]] = {}
@@ -24,7 +84,7 @@ def columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
     return {process: tables for process, tables in found.items() if tables}
 
 
-def require_same_columns(
+def _require_same_columns(
     posterior: Any, columns: Mapping[str, list[list[str]]]
 ) -> None:
     """Refuse tables with other columns than those of the fit, or in another order.

@@ -83,7 +83,7 @@ MAY_IMPORT = {
         "variational",
     },
     "inducing_origin": {"diagnostics", "handlers", "rows", "runtime"},
-    "input_columns": {"diagnostics", "observations"},
+    "input_columns": {"diagnostics", "handlers", "observations"},
     "elbo": {
         "handlers",
         "observations",

@@ -210,3 +210,41 @@ def test_a_column_that_a_model_computes_with_is_named(call):
     message = r"that are none: DataFrame, Series\. Give it .* column\.to_numpy\(\)"
     with pytest.raises(ValueError, match=message):
         call(random.key(0), slope_model, TABLE, column)
+
+
+def test_another_kernel_or_other_features_are_told(tmp_path):
+    def of(kernel, z=Z):
+        def model(x, y=None):
+            f = gp.sparse_gp("f", kernel, z)
+            with numpyro.plate("data", len(x)):
+                gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x), obs=y)
+
+        return model
+
+    smooth = of(gp.kernels.RBF(1.0, 0.3))
+    x = TABLE.to_numpy()
+    gp.fit(random.key(0), smooth, None, x, Y, **STEPS).save(tmp_path / "fit")
+    draws = gp.sample(
+        random.key(1), smooth, x, Y, num_warmup=9, num_samples=9, progress=False
+    )
+
+    def loaded(model):
+        return gp.Fit.load(tmp_path / "fit", model=model)
+
+    assert loaded(smooth).predict(x).keys() == {"y"}
+    rough = of(gp.kernels.Matern32(1.0, 0.3))
+    changed = "'f' has Matern32 at Points, and had RBF at Points"
+    for ask in (
+        lambda: loaded(rough).predict(x),
+        lambda: gp.predict(rough, draws, x),
+        lambda: gp.draw_functions(random.key(1), rough, loaded(rough), x),
+        lambda: gp.fit(random.key(1), rough, None, x, Y, init=loaded(rough), **STEPS),
+    ):
+        with pytest.warns(UserWarning, match=changed):
+            ask()
+    slopes = of(gp.kernels.RBF(1.0, 0.3), gp.features.Derivative(Z, 0))
+    with pytest.warns(UserWarning, match="has RBF at Derivative, and had"):
+        loaded(slopes).predict(x)
+    one = of(gp.kernels.RBF(1.0, 0.3, active_columns=(1,)))
+    with pytest.warns(UserWarning, match=r"has RBF\[1\] at Points, and had"):
+        loaded(one).predict(x)

@@ -16,6 +16,7 @@ class Kept(NamedTuple):
         inducing_origin: Digests of the arguments that inducing inputs were computed
             from, by name.
         input_columns: Columns of the tables that each process is called with.
+        kernels: Classes of the kernel and of the inducing features of each process.
         precision: That of the whitened values, such as ``float32``.
     """
 
@@ -23,6 +24,7 @@ class Kept(NamedTuple):
     param_layouts: dict[str, Any]
     inducing_origin: dict[str, str]
     input_columns: dict[str, list[list[str]]]
+    kernels: dict[str, str]
     precision: str
 
     def as_attrs(self) -> dict[str, str]:

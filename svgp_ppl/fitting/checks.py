@@ -23,7 +23,7 @@ from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
 from svgp_ppl.handlers import is_layer, marginalised, trace_of, unwrapped
-from svgp_ppl.input_columns import columns_of
+from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import (
@@ -55,13 +55,13 @@ class Facts(NamedTuple):
     Attributes:
         num_data: Number of observed data, including those that a subsample stands for.
         random_parts: Parts of the bound that draw random numbers, in words.
-        input_columns: Columns of the tables that each process is called with.
+        processes: What is remembered of the processes.
         has_earlier_data: Whether the model stands for data that are not passed.
     """
 
     num_data: float
     random_parts: list[str]
-    input_columns: dict[str, list[list[str]]]
+    processes: Processes
     has_earlier_data: bool
 
 
@@ -89,7 +89,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             require_shared_latents(model_trace)
         parts = _random_parts(model_trace, guide_trace, exact)
         has_earlier_data = any(map(_is_memory, model_trace.values()))
-        found = _num_observed(model_trace), parts, columns_of(model_trace)
+        found = _num_observed(model_trace), parts, processes_of(model_trace)
         latent = [name for name, site in model_trace.items() if is_latent(site)]
         computed = [name for name in latent if _ends(model_trace[name])]
         return Facts(*found, has_earlier_data), computed

@@ -34,7 +34,7 @@ from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.guides.start import default_guide, start_anew
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.inducing_origin import moved, origin_of_z
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.rows.sharding import local
 from svgp_ppl.runtime import Progress, progress_bar
@@ -164,7 +164,7 @@ def fit(
     if earlier is not None:
         start = at_the_end_of(earlier, start)
     facts = facts_of(steps, start, key_look)
-    require_same_columns(init, facts.input_columns)
+    require_same_processes(init, facts.processes)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
         require_deterministic(steps, start, batch_size, facts.random_parts)
     origin = _inducing_origin(model, args, kwargs, data, start.params)
@@ -355,7 +355,7 @@ class _Run:
             unfreeze_at=self.steps.unfreeze_at,
             model=self.steps.given_model,
             inducing_origin=self.origin,
-            input_columns=self.facts.input_columns,
+            **self.facts.processes._asdict(),
             has_earlier_data=self.facts.has_earlier_data,
             interrupted=self.interrupted,
         )

@@ -40,6 +40,7 @@ class Fit:
         model: The model that was fitted; None where it is not known, after ``load``.
         inducing_origin: Digests of the arguments that the model computes z from.
         input_columns: Columns of the tables that each process is called with.
+        kernels: Classes of the kernel and of the inducing features of each process.
         has_earlier_data: Whether it stands for data that are not among its arguments,
             as what ``update`` returns does.
         interrupted: Whether a keyboard interrupt ended it; a file does not say.
@@ -61,6 +62,7 @@ class Fit:
     model: Callable | None = None
     inducing_origin: Mapping[str, str] = field(default_factory=dict)
     input_columns: Mapping[str, list[list[str]]] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
     has_earlier_data: bool = False
     interrupted: bool = False
 
@@ -121,7 +123,7 @@ class Fit:
         rebuilt(record["params"], layouts)  # or it could not be loaded
         record["layouts"] = json.dumps(layouts)
         record["precision"] = jnp.result_type(float).name
-        for name in _OF_ARGUMENTS:
+        for name in _OF_MODEL:
             record[name] = json.dumps(dict(getattr(self, name)))
         write(path, "fit", record, self.state)
 
@@ -152,7 +154,7 @@ class Fit:
             guide = default_guide(model)
         record, state = read(path, "fit")
         layouts = json.loads(record.pop("layouts", "{}"))
-        for name in _OF_ARGUMENTS:
+        for name in _OF_MODEL:
             record[name] = json.loads(record.pop(name, "{}"))
         params = rebuilt(record.pop("params"), layouts)
         params = jax.tree.map(jnp.asarray, params)
@@ -176,7 +178,7 @@ _RECORDED = (
     "unfreeze_at",
     "has_earlier_data",
 )
-_OF_ARGUMENTS = ("inducing_origin", "input_columns")
+_OF_MODEL = ("inducing_origin", "input_columns", "kernels")
 
 
 class NonFiniteBoundError(FloatingPointError):

@@ -45,7 +45,7 @@ from svgp_ppl.handlers import (
     trace_of,
     traces_of,
 )
-from svgp_ppl.input_columns import columns_of, require_same_columns
+from svgp_ppl.input_columns import Processes, processes_of, require_same_processes
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
 from svgp_ppl.runtime.compilation import call, look, partition
@@ -183,10 +183,10 @@ def _seen_by(
     set_up(guide, key, args, kwargs)
     arrays, combine, static = partition(args, kwargs)
 
-    def columns(args, kwargs, key, params):
-        return columns_of(trace_of(model, args, kwargs, key=key, values=params))
+    def processes(args, kwargs, key, params) -> Processes:
+        return processes_of(trace_of(model, args, kwargs, key=key, values=params))
 
-    require_same_columns(earlier, look(columns, args, kwargs, key, params))
+    require_same_processes(earlier, look(processes, args, kwargs, key, params))
 
     def of_fit(key, params, arrays):
         args, kwargs = combine(arrays)

@@ -65,9 +65,8 @@ def as_arviz(
         groups = {"warmup_posterior": _constrained(key, target, start, last)}
         if chains.warmup_stats:
             groups["warmup_sample_stats"] = chains.warmup_stats
-    of_inputs = target.inducing_origin, target.input_columns
-    precision = jnp.result_type(float).name
-    kept = Kept(target.process_names, target.layouts, *of_inputs, precision)
+    of_model = target.process_names, target.layouts, target.inducing_origin
+    kept = Kept(*of_model, *target.processes, jnp.result_type(float).name)
     return to_arviz(
         draws,
         observed_data={

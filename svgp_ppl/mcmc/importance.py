@@ -26,7 +26,7 @@ from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.affine import OTHERS
 from svgp_ppl.mcmc.chains.run import Chains
@@ -125,7 +125,7 @@ def importance_sample(
     made = (model, args, kwargs, params, num_noise_draws)
     with single_threaded_lapack():
         target = Target(key_target, *made, collapse=True)
-        require_same_columns(init, target.input_columns)
+        require_same_processes(init, target.processes)
         axes = target.axes(coords, dims)
         load_arviz()
         start = fitted_start(key_start, guide, params, target, 1)

@@ -14,7 +14,7 @@ from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.fitted import Guide
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
@@ -143,7 +143,7 @@ def sample(
     made = (model, args, kwargs, params, num_noise_draws)
     collapse = "collapsed" in to_try
     target = Target(key_target, *made, minibatches=biased, collapse=collapse)
-    require_same_columns(init, target.input_columns)
+    require_same_processes(init, target.processes)
     axes = target.axes(coords, dims)
     load_arviz()  # one that cannot be imported fails here, with nothing to lose
     start = start_of(key_start, to_try, origin, target, num_chains, file, progress)

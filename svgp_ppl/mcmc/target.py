@@ -32,7 +32,7 @@ from svgp_ppl.handlers import (
     trace_of,
 )
 from svgp_ppl.inducing_origin import origin_of_z
-from svgp_ppl.input_columns import columns_of
+from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -79,7 +79,7 @@ class _Facts(NamedTuple):
     is_collapsible: bool
     shapes: dict[str, tuple[int, ...]]
     plates: dict[str, tuple[str, ...]]
-    input_columns: dict[str, list[list[str]]]
+    processes: Processes
 
 
 class Target:
@@ -196,9 +196,9 @@ class Target:
         return self._facts.shapes
 
     @property
-    def input_columns(self) -> dict[str, list[list[str]]]:
-        """Columns of the tables that each process is called with."""
-        return self._facts.input_columns
+    def processes(self) -> Processes:
+        """What is remembered of the processes."""
+        return self._facts.processes
 
     def axes(self, coords: Any, dims: Any) -> Axes:
         """Names and labels of the axes of the values that are kept."""
@@ -371,7 +371,7 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
         is_collapsible(model_trace),
         shapes,
         plate_axes(model_trace),
-        columns_of(model_trace),
+        processes_of(model_trace),
     )
 
 

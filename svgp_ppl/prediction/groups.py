@@ -14,7 +14,7 @@ from svgp_ppl.diagnostics.kept import Kept, is_arviz, known_of
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing, is_layer
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import Processes, require_same_processes
 from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
     Observed,
@@ -86,7 +86,7 @@ class Groups:
         self._posterior = taken
         self._runs = PosteriorModel(model, taken, args, kwargs, key_run)
         self._runs.require_fit()
-        require_same_columns(posterior, self._runs.facts.input_columns)
+        require_same_processes(posterior, self._runs.facts.processes)
         self._facts = self._runs.look(self._facts_of)
         self.data = self._data()
         used = {n: v for n, v in taken.params.items() if n in self._facts.params}
@@ -210,13 +210,16 @@ class Groups:
         # A fit and the prior have no labels; what their groups are added to may.
         like = self._like if is_arviz(self._like) else self._add_to
         axes = axes_of(shapes, plates, rows, coords, dims, like, others)
-        origin, columns = (
-            dict(known_of(self._like, n)) for n in ("inducing_origin", "input_columns")
+        origin = dict(known_of(self._like, "inducing_origin"))
+        processes = Processes(
+            *(
+                dict(known_of(self._like, name)) or now
+                for name, now in self._runs.facts.processes._asdict().items()
+            )
         )
-        columns = columns or self._runs.facts.input_columns
         precision = known_of(self._like, "precision") or jnp.result_type(float).name
-        of_inputs = origin, columns
-        kept = Kept(self._facts.whitened, self._layouts, *of_inputs, precision)
+        of_model = self._facts.whitened, self._layouts, origin
+        kept = Kept(*of_model, *processes, precision)
         has_owner = "posterior" in groups or "prior" in groups
         found = to_arviz(
             groups.pop("posterior", None),

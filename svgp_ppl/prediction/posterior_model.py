@@ -25,7 +25,7 @@ from svgp_ppl.handlers import (
     set_up,
     trace_of,
 )
-from svgp_ppl.input_columns import columns_of
+from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.keys import asks_for_keys
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.linalg import single_threaded_lapack
@@ -85,13 +85,13 @@ class _Facts(NamedTuple):
         num_data: Rows of the latent of every observe site, by name.
         has_layers: Whether the model draws layers.
         is_random: Whether guide or model draw anything besides the whitened values.
-        input_columns: Columns of the tables that each process is called with.
+        processes: What is remembered of the processes.
     """
 
     num_data: dict[str, int]
     has_layers: bool
     is_random: bool
-    input_columns: dict[str, list[list[str]]]
+    processes: Processes
 
 
 class PosteriorModel:
@@ -207,7 +207,7 @@ class PosteriorModel:
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
                 keys.found or _any_drawn(guide_trace, sites),
-                columns_of(sites),
+                processes_of(sites),
             )
 
         return self._look(facts, outer)

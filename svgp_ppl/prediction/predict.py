@@ -13,7 +13,7 @@ import jax
 
 from svgp_ppl.checks import is_key, require_count, require_key
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import PosteriorModel
@@ -69,7 +69,7 @@ def predict(
         require_same_z(posterior, model, args, kwargs)
         taken = take_posterior(posterior, params)
         runs = PosteriorModel(model, taken, args, kwargs, key)
-        require_same_columns(posterior, runs.facts.input_columns)
+        require_same_processes(posterior, runs.facts.processes)
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws
     elif not runs.facts.is_random:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from svgp_ppl.checks import is_concrete, require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import require_same_columns
+from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
 from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel
@@ -81,7 +81,7 @@ def draw_functions(
     require_same_z(posterior, model, args, kwargs)
     key_choice, key_model, key_runs, key_functions = random.split(key, 4)
     runs = PosteriorModel(model, taken, args, kwargs, key_model, points=True)
-    require_same_columns(posterior, runs.facts.input_columns)
+    require_same_processes(posterior, runs.facts.processes)
     numbers = _numbers_of_a_draw(runs, method, num_features)
 
     def choose(_, key_choice, key_runs, key_functions) -> Draws:
