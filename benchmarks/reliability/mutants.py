@@ -123,8 +123,8 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "deep": (("deep.py", "layer_noise.py"), ("layers", "deep", "errors")),
     "inducing": (
-        ("inducing.py", "inducing_origin.py", "input_columns.py"),
-        ("inducing", "inducing_origin", "input_columns", "errors"),
+        ("inducing.py", "inducing_origin.py", "process_facts.py"),
+        ("inducing", "inducing_origin", "process_facts", "errors"),
     ),
     "observations": (
         ("observations/chunks.py", "observations/missing.py", "observations/obs*.py"),

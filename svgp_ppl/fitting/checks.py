@@ -23,7 +23,6 @@ from svgp_ppl.fitting.minibatches import Minibatches, Whole
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
 from svgp_ppl.handlers import is_layer, marginalised, trace_of, unwrapped
-from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import (
@@ -33,6 +32,7 @@ from svgp_ppl.plates import (
     require_batch_plate,
     subsampled,
 )
+from svgp_ppl.process_facts import ProcessFacts, process_facts_of
 from svgp_ppl.runtime.compilation import as_jax_arrays, inspected, look
 from svgp_ppl.runtime.dependence import inputs_read, lengths_indexed
 
@@ -61,7 +61,7 @@ class Facts(NamedTuple):
 
     num_data: float
     random_parts: list[str]
-    processes: Processes
+    processes: ProcessFacts
     has_earlier_data: bool
 
 
@@ -89,7 +89,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             require_shared_latents(model_trace)
         parts = _random_parts(model_trace, guide_trace, exact)
         has_earlier_data = any(map(_is_memory, model_trace.values()))
-        found = _num_observed(model_trace), parts, processes_of(model_trace)
+        found = _num_observed(model_trace), parts, process_facts_of(model_trace)
         latent = [name for name, site in model_trace.items() if is_latent(site)]
         computed = [name for name in latent if _ends(model_trace[name])]
         return Facts(*found, has_earlier_data), computed

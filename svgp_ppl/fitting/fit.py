@@ -34,8 +34,8 @@ from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.guides.start import default_guide, start_anew
 from svgp_ppl.handlers import NumPyroOptimizer, set_up
 from svgp_ppl.inducing_origin import moved, origin_of_z
-from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
+from svgp_ppl.process_facts import require_same_processes
 from svgp_ppl.rows.sharding import local
 from svgp_ppl.runtime import Progress, progress_bar
 from svgp_ppl.runtime.checkpoints import Checkpoint

@@ -45,9 +45,13 @@ from svgp_ppl.handlers import (
     trace_of,
     traces_of,
 )
-from svgp_ppl.input_columns import Processes, processes_of, require_same_processes
 from svgp_ppl.linalg import matmul
 from svgp_ppl.process import SparseGP
+from svgp_ppl.process_facts import (
+    ProcessFacts,
+    process_facts_of,
+    require_same_processes,
+)
 from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.variational import is_coupled, log_weights, project_outputs
 from svgp_ppl.variational.sites import Sites, moments, sites_of
@@ -183,8 +187,8 @@ def _seen_by(
     set_up(guide, key, args, kwargs)
     arrays, combine, static = partition(args, kwargs)
 
-    def processes(args, kwargs, key, params) -> Processes:
-        return processes_of(trace_of(model, args, kwargs, key=key, values=params))
+    def processes(args, kwargs, key, params) -> ProcessFacts:
+        return process_facts_of(trace_of(model, args, kwargs, key=key, values=params))
 
     require_same_processes(earlier, look(processes, args, kwargs, key, params))
 

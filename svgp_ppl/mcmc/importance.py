@@ -26,7 +26,6 @@ from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
-from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.affine import OTHERS
 from svgp_ppl.mcmc.chains.run import Chains
@@ -34,6 +33,7 @@ from svgp_ppl.mcmc.coordinates import Start, fitted_start
 from svgp_ppl.mcmc.draws import as_arviz
 from svgp_ppl.mcmc.samplers.blackjax_parts import systematic
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.process_facts import require_same_processes
 from svgp_ppl.rows import filled_batches, in_batches
 from svgp_ppl.runtime import Progress, progress_bar
 from svgp_ppl.runtime.compilation import Program, call, find

@@ -14,7 +14,6 @@ from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.fitting.failures import explain_non_finite
 from svgp_ppl.guides.fitted import Guide
-from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
 from svgp_ppl.mcmc.chains.checkpoints import RunFile
@@ -26,6 +25,7 @@ from svgp_ppl.mcmc.samplers.nuts import NUTS
 from svgp_ppl.mcmc.samplers.sampler import Sampler, UsesPrior, is_biased
 from svgp_ppl.mcmc.starts import coordinates_to_try, origin_of, start_of
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.process_facts import require_same_processes
 
 __all__ = ["sample"]
 

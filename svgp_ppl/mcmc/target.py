@@ -32,7 +32,6 @@ from svgp_ppl.handlers import (
     trace_of,
 )
 from svgp_ppl.inducing_origin import origin_of_z
-from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
 from svgp_ppl.mcmc.sites import base_of, in_sites
@@ -44,6 +43,7 @@ from svgp_ppl.observations.observed import (
     warn_if_none_counts,
 )
 from svgp_ppl.plates import all_rows, drawn_rows, latents_of_rows, subsampled
+from svgp_ppl.process_facts import ProcessFacts, process_facts_of
 from svgp_ppl.runtime.compilation import call, look, partition
 from svgp_ppl.runtime.nested import flattened
 
@@ -79,7 +79,7 @@ class _Facts(NamedTuple):
     is_collapsible: bool
     shapes: dict[str, tuple[int, ...]]
     plates: dict[str, tuple[str, ...]]
-    processes: Processes
+    processes: ProcessFacts
 
 
 class Target:
@@ -196,8 +196,8 @@ class Target:
         return self._facts.shapes
 
     @property
-    def processes(self) -> Processes:
-        """What is remembered of the processes."""
+    def processes(self) -> ProcessFacts:
+        """What the draws remember of the processes."""
         return self._facts.processes
 
     def axes(self, coords: Any, dims: Any) -> Axes:
@@ -371,7 +371,7 @@ def _facts_of(model_trace: dict[str, dict]) -> _Facts:
         is_collapsible(model_trace),
         shapes,
         plate_axes(model_trace),
-        processes_of(model_trace),
+        process_facts_of(model_trace),
     )
 
 

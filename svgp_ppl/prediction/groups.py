@@ -14,7 +14,6 @@ from svgp_ppl.diagnostics.kept import Kept, is_arviz, known_of
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing, is_layer
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import Processes, require_same_processes
 from svgp_ppl.observations import expected_of, is_latent
 from svgp_ppl.observations.observed import (
     Observed,
@@ -32,6 +31,7 @@ from svgp_ppl.prediction.posterior_model import (
     PosteriorModel,
     every_draw,
 )
+from svgp_ppl.process_facts import ProcessFacts, require_same_processes
 from svgp_ppl.runtime.nested import flattened
 
 __all__ = ["Groups", "latent_values"]
@@ -211,7 +211,7 @@ class Groups:
         like = self._like if is_arviz(self._like) else self._add_to
         axes = axes_of(shapes, plates, rows, coords, dims, like, others)
         origin = dict(known_of(self._like, "inducing_origin"))
-        processes = Processes(
+        processes = ProcessFacts(
             *(
                 dict(known_of(self._like, name)) or now
                 for name, now in self._runs.facts.processes._asdict().items()

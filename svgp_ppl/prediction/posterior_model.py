@@ -25,7 +25,6 @@ from svgp_ppl.handlers import (
     set_up,
     trace_of,
 )
-from svgp_ppl.input_columns import Processes, processes_of
 from svgp_ppl.keys import asks_for_keys
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.linalg import single_threaded_lapack
@@ -39,6 +38,7 @@ from svgp_ppl.prediction.requirements import (
     require_sizes,
     require_values,
 )
+from svgp_ppl.process_facts import ProcessFacts, process_facts_of
 from svgp_ppl.rows import filled_batches, in_batches
 from svgp_ppl.runtime.compilation import (
     as_jax_arrays,
@@ -91,7 +91,7 @@ class _Facts(NamedTuple):
     num_data: dict[str, int]
     has_layers: bool
     is_random: bool
-    processes: Processes
+    processes: ProcessFacts
 
 
 class PosteriorModel:
@@ -207,7 +207,7 @@ class PosteriorModel:
                 {n: e.latent.num_data for n, e in observe_sites(sites).items()},
                 any(map(is_layer, sites.values())),
                 keys.found or _any_drawn(guide_trace, sites),
-                processes_of(sites),
+                process_facts_of(sites),
             )
 
         return self._look(facts, outer)

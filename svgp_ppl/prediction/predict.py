@@ -13,11 +13,11 @@ import jax
 
 from svgp_ppl.checks import is_key, require_count, require_key
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.prediction.observe_sites import ObserveSites
 from svgp_ppl.prediction.posterior import Samples, take_posterior
 from svgp_ppl.prediction.posterior_model import PosteriorModel
 from svgp_ppl.prediction.prediction import Prediction
+from svgp_ppl.process_facts import require_same_processes
 from svgp_ppl.rows import as_it_is_now
 
 __all__ = ["Prediction", "predict"]

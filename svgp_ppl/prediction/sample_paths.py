@@ -17,10 +17,10 @@ from jaxtyping import Array
 from svgp_ppl.checks import is_concrete, require_count, require_key
 from svgp_ppl.handlers import PathMethod, as_sample_paths
 from svgp_ppl.inducing_origin import require_same_z
-from svgp_ppl.input_columns import require_same_processes
 from svgp_ppl.observations import Expected, observe_sites
 from svgp_ppl.prediction.posterior import Samples, choose_draws, take_posterior
 from svgp_ppl.prediction.posterior_model import Draws, PosteriorModel
+from svgp_ppl.process_facts import require_same_processes
 
 __all__ = ["draw_functions"]
 

@@ -15,10 +15,10 @@ from svgp_ppl.diagnostics.kept import known_of
 from svgp_ppl.handlers import is_inducing
 from svgp_ppl.observations import latents_of
 
-__all__ = ["Processes", "processes_of", "require_same_processes"]
+__all__ = ["ProcessFacts", "process_facts_of", "require_same_processes"]
 
 
-class Processes(NamedTuple):
+class ProcessFacts(NamedTuple):
     """What a fit or draws remember of the processes of a model.
 
     Attributes:
@@ -30,17 +30,17 @@ class Processes(NamedTuple):
     kernels: dict[str, str]
 
 
-def processes_of(sites: dict[str, dict]) -> Processes:
+def process_facts_of(sites: dict[str, dict]) -> ProcessFacts:
     """What is to be remembered of the processes in a trace."""
     kernels = {}
     for name, site in sites.items():
         if is_inducing(site):
             process = site["infer"]["inducing"]["process"]
             kernels[name] = f"{_kind(process.kernel)} at {_kind(process.features)}"
-    return Processes(_columns_of(sites), kernels)
+    return ProcessFacts(_columns_of(sites), kernels)
 
 
-def require_same_processes(posterior: Any, processes: Processes) -> None:
+def require_same_processes(posterior: Any, processes: ProcessFacts) -> None:
     """Compare what is remembered with what there is now.
 
     Args:
