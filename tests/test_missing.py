@@ -223,6 +223,26 @@ def test_predictions_of_a_table_are_made_everywhere():
     assert some[4] == 0.0 and np.isfinite(some).all()
 
 
+def test_rows_that_a_handler_leaves_out_of_a_table_are_in_no_group():
+    rows = np.arange(20) != 1
+
+    def under_mask(x, y, known):
+        with handlers.mask(mask=rows):
+            table(x, y, known)
+
+    posterior = {"f": np.random.default_rng(0).normal(size=(3, 2, 5))}
+    arguments = posterior, COUNTS_X, WITH_HOLES, ENTRIES
+    terms, whole = (
+        gp.log_likelihood(random.key(0), m, *arguments) for m in (under_mask, table)
+    )
+    known = np.flatnonzero(ENTRIES.any(axis=1) & rows)
+    assert terms["log_likelihood"]["y_data"].values.tolist() == known.tolist()
+    seen = group(terms, "observed_data")["y"]
+    np.testing.assert_allclose(seen, WITH_HOLES[known], rtol=1e-6)
+    expected = whole["log_likelihood"]["y"].sel(y_data=known)
+    np.testing.assert_allclose(group(terms, "log_likelihood")["y"], expected)
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     "known, likelihood, message",

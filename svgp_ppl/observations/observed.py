@@ -14,6 +14,7 @@ import numpy as np
 from svgp_ppl.checks import is_concrete
 from svgp_ppl.handlers import is_inducing, is_layer, unwrapped
 from svgp_ppl.observations.expected import expected_of
+from svgp_ppl.observations.missing import wide
 from svgp_ppl.rows.sharding import is_sharded
 
 __all__ = [
@@ -57,9 +58,10 @@ def data_of(sites: dict[str, dict]) -> dict[str, Observed]:
             if distribution.support.is_discrete:
                 values = values.astype(int)
             expected, mask = expected_of(site), unwrapped(distribution)[1]
-            if expected is not None and expected.entries is not None:
-                mask = expected.entries
             batch = distribution.batch_shape
+            if expected is not None and expected.entries is not None:
+                rows = jnp.broadcast_to(jnp.asarray(mask), batch)
+                mask = expected.entries & wide(rows, jnp.ndim(values))
             shape = batch if jnp.ndim(mask) <= len(batch) else jnp.shape(values)
             found[name] = Observed(values, jnp.broadcast_to(jnp.asarray(mask), shape))
     return found
