@@ -212,3 +212,27 @@ def test_a_scaled_datum_leaves_with_its_scale():
         for name in ("log_likelihood", "expected_log_likelihood")
     )
     np.testing.assert_allclose(terms, scale * density, rtol=1e-5)
+
+
+def test_unknown_entries_of_a_table_are_no_data():
+    """A table of an ordinary site, [N, P], and the list of its known entries."""
+    known, y = RNG.random((6, 4)) < 0.6, RNG.normal(size=(6, 4))
+    which = np.nonzero(known)
+
+    def model(y, known=True, columns=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.2), Z)
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+        gp.observe("process", gp.likelihoods.Gaussian(SD), f(X), obs=np.zeros(20))
+        mean = level if columns is None else level[columns]
+        numpyro.sample("y", dist.Normal(mean, 0.5).expand(y.shape).mask(known), obs=y)
+
+    draws = {"f": RNG.normal(size=(40, 5)), "level": RNG.normal(size=(40, 4))}
+    table, listed = (
+        gp.log_likelihood(random.key(0), model, draws, *arguments)
+        for arguments in ((y, known), (y[which], True, which[1]))
+    )
+    for criterion in (loo, waic):
+        found, expected = (criterion(terms, "y") for terms in (table, listed))
+        np.testing.assert_allclose(found.pointwise, expected.pointwise, rtol=1e-5)
+        errors = found.standard_error, expected.standard_error
+        assert errors[0] == pytest.approx(errors[1], rel=1e-5)

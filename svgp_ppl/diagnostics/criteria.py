@@ -1,5 +1,6 @@
 """How well a model predicts new data, from the log likelihood of every draw."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from svgp_ppl.diagnostics.posterior import (
     require_sampled_axes,
 )
 
-__all__ = ["LOO", "WAIC", "loo", "waic"]
+__all__ = ["LOO", "WAIC", "known_terms", "loo", "waic"]
 
 
 class LOO(NamedTuple):
@@ -24,8 +25,8 @@ class LOO(NamedTuple):
         elpd: Expected log pointwise predictive density, nats, over all data.
         standard_error: Standard error of ``elpd``.
         num_parameters: Effective number of parameters, p_loo.
-        pointwise: The terms of ``elpd``, one per datum, [N]; NaN where a draw has no
-            finite log likelihood.
+        pointwise: The terms of ``elpd``, one per known datum, [N]; NaN where a draw has
+            no finite log likelihood.
         pareto_k: Shape of the tail of the weights of each datum, [N]; above ``good_k``
             the term cannot be trusted. −∞ where all weights are nearly equal.
         good_k: min(1 − 1/log₁₀ S, 0.7) for S draws (Vehtari et al. 2024).
@@ -50,8 +51,8 @@ class WAIC(NamedTuple):
         elpd: Expected log pointwise predictive density, nats, over all data.
         standard_error: Standard error of ``elpd``.
         num_parameters: Effective number of parameters, p_waic.
-        pointwise: The terms of ``elpd``, one per datum, [N]; NaN where a draw has no
-            finite log likelihood.
+        pointwise: The terms of ``elpd``, one per known datum, [N]; NaN where a draw has
+            no finite log likelihood.
     """
 
     elpd: float
@@ -178,11 +179,23 @@ def _log_densities_and_terms(
             f"log_likelihood of site '{site}' has shape {values.shape}, and {EXPECTED} "
             f"{expected.shape}: select or change the draws of both together."
         )
+    known = known_terms(posterior, site, values.shape[2:])
     log_density, terms = (
-        x.reshape(x.shape[0] * x.shape[1], -1).T.astype(np.float64)
+        x.reshape(x.shape[0] * x.shape[1], -1).T[known].astype(np.float64)
         for x in (values, expected)
     )
     return log_density, terms
+
+
+def known_terms(posterior: Any, site: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of the terms of a site that are those of a datum.
+
+    The term of an unknown entry of a table, whose datum is NaN, is 0 at every draw.
+    """
+    data = group(posterior, "observed_data").get(site)
+    if data is None or data.shape != shape or data.dtype.kind != "f":
+        return np.arange(math.prod(shape))
+    return np.flatnonzero(~np.isnan(data))
 
 
 def _log_mean(log_values: np.ndarray) -> np.ndarray:

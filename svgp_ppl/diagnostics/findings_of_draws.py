@@ -14,7 +14,7 @@ from svgp_ppl.diagnostics.advice import (
     smaller_steps,
     stable_arithmetic,
 )
-from svgp_ppl.diagnostics.criteria import loo
+from svgp_ppl.diagnostics.criteria import known_terms, loo
 from svgp_ppl.diagnostics.mixing import ess, rhat
 from svgp_ppl.diagnostics.posterior import SAMPLED_AXES, group, site_of
 from svgp_ppl.diagnostics.run import Run
@@ -222,7 +222,7 @@ def heavy_weights(run: Run) -> list[Finding]:
 def _weights(run: Run, site: str) -> list[Finding]:
     """Findings for one observed site."""
     found = loo(run.posterior, site)
-    labels = _labels(run, site, len(found.pointwise))
+    labels = _labels(run, site)
     undefined = np.flatnonzero(np.isnan(found.pointwise))
     if len(undefined):
         return [
@@ -260,14 +260,15 @@ def _of_moving(statistic, run: Run) -> dict[str, float]:
     return dict(zip(names.tolist(), values.tolist(), strict=True))
 
 
-def _labels(run: Run, site: str, num_data: int) -> np.ndarray:
+def _labels(run: Run, site: str) -> np.ndarray:
     """What the data are called: numbers of rows, of which a mask leaves some out."""
     variables = run.posterior["log_likelihood"].data_vars.values()
     (terms,) = (terms for terms in variables if site_of(terms) == site)
     axes = [axis for axis in terms.dims if axis not in SAMPLED_AXES]
     if len(axes) == 1 and axes[0] in terms.coords:
         return terms.coords[axes[0]].values
-    return np.arange(num_data)
+    shape = tuple(terms.sizes[axis] for axis in axes)
+    return known_terms(run.posterior, site, shape)
 
 
 def _some(data: np.ndarray) -> str:
