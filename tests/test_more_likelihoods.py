@@ -222,6 +222,33 @@ def test_narrow_variances_are_those_of_small_changes():
         np.testing.assert_allclose(found, relative, rtol=0.03)
 
 
+@pytest.mark.parametrize(
+    "make, of_share, scale",
+    [
+        (lk.Binomial, lambda n: n, lambda n: n**2),
+        (lk.Beta, lambda c: 1 / (1 + c), lambda _: 1.0),
+    ],
+)
+def test_variances_of_large_totals_in_single_precision(make, of_share, scale):
+    """E Var(y | f) + Var E(y | f), the second from differences of σ."""
+    size, nodes = 1e5, np.linspace(-14.0, 14.0, 4001)
+    weights = np.exp(-0.5 * nodes**2)
+    weights /= weights.sum()
+    mean, variance = (
+        np.float32(a.ravel())
+        for a in np.meshgrid([-6.0, 0.5, 6.0], [0.0, 3e-6, 1e-3, 0.5, 3.9, 4.1])
+    )
+    away = np.sqrt(np.float64(variance))[:, None] * nodes
+    shares, rest = expit(mean[:, None] + away), expit(-mean[:, None] - away)
+    rise = -shares * expit(-np.float64(mean))[:, None] * np.expm1(-away)
+    of_rise = (rise - (rise @ weights)[:, None]) ** 2
+    expected = (shares * rest * of_share(size) + scale(size) * of_rise) @ weights
+    with jax.enable_x64(False):
+        marginal = Marginal(jnp.asarray(mean), jnp.asarray(variance))
+        found = predictive_mean_and_variance(make(size), marginal)[1]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_a_zero_of_a_high_rate_has_a_derivative():
     def expected(mean):
         marginal = Marginal(jnp.full(1, mean), jnp.full(1, 0.5))

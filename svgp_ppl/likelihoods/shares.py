@@ -16,7 +16,7 @@ from svgp_ppl.expectations import (
     nearest_singularity,
     predictive_mean_and_variance,
 )
-from svgp_ppl.likelihoods.logistic import mean_excess, mean_sigmoid
+from svgp_ppl.likelihoods.logistic import mean_excess, mean_sigmoid, sigmoid_variance
 from svgp_ppl.likelihoods.stirling import log_binomial
 from svgp_ppl.likelihoods.values import Value, settle
 from svgp_ppl.marginals import Marginal
@@ -118,8 +118,9 @@ def _(likelihood: Binomial):
 def _(likelihood: Binomial, marginal: Marginal):
     # With p = σ(f): Var y = n E p (1 − p) + n² Var p
     n = jnp.asarray(likelihood.total_count, marginal.mean.dtype)
-    p, spread, variance = _moments_of_share(marginal)
-    return n * p, n * spread + jnp.square(n) * variance
+    p, spread = mean_sigmoid(marginal.mean, marginal.variance)
+    variance = sigmoid_variance(marginal.mean, marginal.variance)
+    return marginal.total(n * p, n * spread + jnp.square(n) * variance)
 
 
 @register_dataclass
@@ -174,14 +175,6 @@ def _(likelihood: Binomial | Beta, y):
 
 @predictive_mean_and_variance.register
 def _(likelihood: Beta, marginal: Marginal):
-    p, spread, variance = _moments_of_share(marginal)
-    return p, spread / (1.0 + likelihood.concentration) + variance
-
-
-def _moments_of_share(marginal: Marginal) -> tuple[Array, Array, Array]:
-    """E p, E p (1 − p) and Var p of p = σ(f)."""
-    p, spread = (
-        marginal.average(value)
-        for value in mean_sigmoid(marginal.mean, marginal.variance)
-    )
-    return p, spread, jnp.maximum(p - spread - jnp.square(p), 0.0)
+    p, spread = mean_sigmoid(marginal.mean, marginal.variance)
+    variance = sigmoid_variance(marginal.mean, marginal.variance)
+    return marginal.total(p, spread / (1.0 + likelihood.concentration) + variance)
