@@ -5,14 +5,12 @@ at other x, and whitened values that were found for the first ones mean nothing 
 The arguments that z is computed from are therefore remembered, and compared.
 """
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro.handlers import Messenger, substitute
 
 from svgp_ppl.diagnostics.kept import known_of
@@ -20,6 +18,7 @@ from svgp_ppl.handlers import is_inducing, trace_of
 from svgp_ppl.rows import is_array
 from svgp_ppl.runtime.compilation import partition
 from svgp_ppl.runtime.dependence import inputs_read
+from svgp_ppl.runtime.digests import digest_of_values
 
 __all__ = ["moved", "origin_of_z", "require_same_z"]
 
@@ -49,7 +48,8 @@ def origin_of_z(
     if not any(used):
         return {}
     named = _named(model, args, kwargs)
-    return {n: _digest(a) for (n, a), is_used in zip(named.items(), used) if is_used}
+    given = zip(named.items(), used)
+    return {n: digest_of_values(a) for (n, a), is_used in given if is_used}
 
 
 def require_same_z(
@@ -80,7 +80,7 @@ def moved(
         return []
     named = _named(model, args, kwargs)
     shared = {n: digest for n, digest in origin.items() if n in named}
-    return [n for n, digest in shared.items() if _digest(named[n]) != digest]
+    return [n for n, digest in shared.items() if digest_of_values(named[n]) != digest]
 
 
 def _known(model: Callable) -> Callable:
@@ -114,14 +114,3 @@ def _named(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, An
                 name = positions[i] if i < len(positions) else f"argument {i}"
             named[f"{name}{jax.tree_util.keystr(tuple(rest))}"] = leaf
     return named
-
-
-def _digest(array: Any) -> str:
-    """What distinguishes contents, in either precision.
-
-    Of rows that other processes hold, only their number is known here.
-    """
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return f"shape {array.shape}"
-    values = np.ascontiguousarray(np.asarray(array), np.float32)
-    return hashlib.sha256(values.tobytes()).hexdigest()[:16]

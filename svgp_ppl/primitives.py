@@ -113,7 +113,7 @@ def sparse_gp(
     gram = features.k_uu(kernel)
     dtype = features.z.dtype if isinstance(features, Points) else gram.dtype
     prior = dist.Normal(jnp.zeros(shape, dtype), 1.0).to_event(len(shape))
-    inducing: dict[str, Any] = {"kernel": kernel, "features": features}
+    inducing: dict[str, Any] = {"kernel": kernel, "features": features, "z": z}
     inducing["jitter"] = jitter_of(features, gram, jitter)
     infer = {"inducing": inducing}
     full_name = require_new_site(name, prior, infer)

@@ -1,9 +1,11 @@
-"""What is remembered of processes: their kernels, and the columns of their tables.
+"""What is remembered of processes: columns of their tables, kernels, inducing inputs.
 
 A kernel tells columns by their places. Where inputs are tables, those of a prediction
 must have the columns of the fit in the same order, which is remembered and compared.
-And with another kernel, the same whitened values are those of another function: of a
-kernel, which is code, the names of its classes are remembered.
+And with another kernel, or at other inducing inputs, the same whitened values are those
+of another function. Of a kernel, which is code, the names of its classes are
+remembered; of a z that is neither a parameter nor computed from arguments
+(``inducing_origin``), a digest.
 """
 
 import dataclasses
@@ -11,9 +13,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+from jax.core import Tracer
+
 from svgp_ppl.diagnostics.kept import known_of
 from svgp_ppl.handlers import is_inducing
 from svgp_ppl.observations import latents_of
+from svgp_ppl.runtime.digests import digest_of_values
 
 __all__ = ["ProcessFacts", "process_facts_of", "require_same_processes"]
 
@@ -24,20 +30,25 @@ class ProcessFacts(NamedTuple):
     Attributes:
         input_columns: Columns of the tables that each process is called with.
         kernels: Classes of the kernel and of the inducing features of each process.
+        inducing_digests: Digests of inducing inputs that are constants, by process.
     """
 
     input_columns: dict[str, list[list[str]]]
     kernels: dict[str, str]
+    inducing_digests: dict[str, str]
 
 
 def process_facts_of(sites: dict[str, dict]) -> ProcessFacts:
     """What is to be remembered of the processes in a trace."""
-    kernels = {}
+    kernels, digests = {}, {}
     for name, site in sites.items():
         if is_inducing(site):
-            process = site["infer"]["inducing"]["process"]
-            kernels[name] = f"{_kind(process.kernel)} at {_kind(process.features)}"
-    return ProcessFacts(_columns_of(sites), kernels)
+            inducing = site["infer"]["inducing"]
+            kinds = _kind(inducing["kernel"]), _kind(inducing["features"])
+            kernels[name] = " at ".join(kinds)
+            if digest := _digest_of_constants(inducing["z"]):
+                digests[name] = digest
+    return ProcessFacts(_columns_of(sites), kernels, digests)
 
 
 def require_same_processes(posterior: Any, processes: ProcessFacts) -> None:
@@ -51,14 +62,24 @@ def require_same_processes(posterior: Any, processes: ProcessFacts) -> None:
         ValueError: A process is called with other columns.
     """
     _require_same_columns(posterior, processes.input_columns)
-    known = known_of(posterior, "kernels")
+    kernels, digests = (
+        known_of(posterior, name) for name in ("kernels", "inducing_digests")
+    )
     for name, kernel in processes.kernels.items():
-        if kernel != (before := known.get(name, kernel)):
+        digest = processes.inducing_digests.get(name)
+        if kernel != (before := kernels.get(name, kernel)):
             warnings.warn(
                 f"process '{name}' has {kernel}, and had {before} when the posterior "
                 "was found, which with another kernel or other features means another "
                 "function. If it is the same kernel written in another way, all is "
                 "well.",
+                stacklevel=3,
+            )
+        elif digest and digest != digests.get(name, digest):
+            warnings.warn(
+                f"the inducing inputs of process '{name}' are not those for which the "
+                "posterior was found, where it means another function. Keep them with "
+                "it, or make them a numpyro.param, which is part of it.",
                 stacklevel=3,
             )
 
@@ -71,6 +92,17 @@ def _kind(part: Any) -> str:
     columns = getattr(part, "active_columns", None)
     seen = "" if columns is None else f"[{', '.join(map(str, columns))}]"
     return type(part).__name__ + f"({inner})" * bool(inner) + seen
+
+
+def _digest_of_constants(z: Any) -> str | None:
+    """What distinguishes inducing inputs or features whose values are known."""
+    leaves = jax.tree.leaves(z)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return None
+    try:
+        return " ".join(map(digest_of_values, leaves))
+    except (TypeError, ValueError):  # an object that is no tree of arrays
+        return None
 
 
 def _columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:

@@ -83,7 +83,7 @@ MAY_IMPORT = {
         "variational",
     },
     "inducing_origin": {"diagnostics", "handlers", "rows", "runtime"},
-    "process_facts": {"diagnostics", "handlers", "observations"},
+    "process_facts": {"diagnostics", "handlers", "observations", "runtime"},
     "elbo": {
         "handlers",
         "observations",

@@ -354,7 +354,9 @@ def test_the_model_and_the_posterior_the_other_way_round():
         gp.predict({"v": np.zeros((2, 3))}, X)
 
 
-@pytest.mark.parametrize("attrs", [None, Kept(["f"], {}, {}, {}, {}, "").as_attrs()])
+@pytest.mark.parametrize(
+    "attrs", [None, Kept(["f"], {}, {}, {}, {}, {}, "").as_attrs()]
+)
 def test_a_posterior_without_the_rest_of_its_object(attrs):
     draws = gp.diagnostics.to_arviz({"f": np.zeros((1, 2, 3))}, attrs=attrs)
     with pytest.raises(ValueError, match="whole object, draws and not draws"):

@@ -245,6 +245,13 @@ def test_another_kernel_or_other_features_are_told(tmp_path):
     slopes = of(gp.kernels.RBF(1.0, 0.3), gp.features.Derivative(Z, 0))
     with pytest.warns(UserWarning, match="has RBF at Derivative, and had"):
         loaded(slopes).predict(x)
+    elsewhere = of(gp.kernels.RBF(1.0, 0.3), Z + 0.1)
+    for ask in (
+        lambda: loaded(elsewhere).predict(x),
+        lambda: gp.predict(elsewhere, draws, x),
+    ):
+        with pytest.warns(UserWarning, match="inputs of process 'f' are not those"):
+            ask()
     one = of(gp.kernels.RBF(1.0, 0.3, active_columns=(1,)))
     with pytest.warns(UserWarning, match=r"has RBF\[1\] at Points, and had"):
         loaded(one).predict(x)

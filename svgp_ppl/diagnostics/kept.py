@@ -17,6 +17,7 @@ class Kept(NamedTuple):
             from, by name.
         input_columns: Columns of the tables that each process is called with.
         kernels: Classes of the kernel and of the inducing features of each process.
+        inducing_digests: Digests of inducing inputs that are constants, by process.
         precision: That of the whitened values, such as ``float32``.
     """
 
@@ -25,6 +26,7 @@ class Kept(NamedTuple):
     inducing_origin: dict[str, str]
     input_columns: dict[str, list[list[str]]]
     kernels: dict[str, str]
+    inducing_digests: dict[str, str]
     precision: str
 
     def as_attrs(self) -> dict[str, str]:

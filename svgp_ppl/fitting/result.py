@@ -41,6 +41,7 @@ class Fit:
         inducing_origin: Digests of the arguments that the model computes z from.
         input_columns: Columns of the tables that each process is called with.
         kernels: Classes of the kernel and of the inducing features of each process.
+        inducing_digests: Digests of inducing inputs that are constants, by process.
         has_earlier_data: Whether it stands for data that are not among its arguments,
             as what ``update`` returns does.
         interrupted: Whether a keyboard interrupt ended it; a file does not say.
@@ -63,6 +64,7 @@ class Fit:
     inducing_origin: Mapping[str, str] = field(default_factory=dict)
     input_columns: Mapping[str, list[list[str]]] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
+    inducing_digests: Mapping[str, str] = field(default_factory=dict)
     has_earlier_data: bool = False
     interrupted: bool = False
 
@@ -178,7 +180,7 @@ _RECORDED = (
     "unfreeze_at",
     "has_earlier_data",
 )
-_OF_MODEL = ("inducing_origin", "input_columns", "kernels")
+_OF_MODEL = ("inducing_origin", "input_columns", "kernels", "inducing_digests")
 
 
 class NonFiniteBoundError(FloatingPointError):
