@@ -78,6 +78,14 @@ def test_numbers_among_data_and_parameters_keep_their_shape():
     assert diagnostics.group(posterior, "observed_data")["y"].shape == ()
 
 
+def test_a_group_with_numbers_is_there_once():
+    posterior = diagnostics.to_arviz(
+        {"scale": np.ones((2, 10))}, constant_data={"noise": 0.1, "z": np.zeros(3)}
+    )
+    del posterior["constant_data"]
+    assert "constant_data" not in repr(posterior)
+
+
 @pytest.mark.parametrize("rho", [-0.3, 0.0, 0.7])
 def test_ess_of_an_autoregression(rho):
     x = autoregressive(rho)

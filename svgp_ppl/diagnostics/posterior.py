@@ -205,9 +205,10 @@ def _restore_numbers(result: Any, arrays: dict) -> None:
     """Numbers among data and parameters, to which ArviZ before 1.0 gives an axis."""
     for name in ("observed_data", "constant_data"):
         held = arrays.get(name, {})
-        for key in [key for key, value in held.items() if value.ndim == 0]:
-            axes = result[name][key].dims
-            result[name] = result[name].squeeze(axes, drop=True)
+        numbers = [key for key, value in held.items() if value.ndim == 0]
+        axes = {axis for key in numbers for axis in result[name][key].dims}
+        if axes:  # an assignment to result[name] would list the group twice
+            setattr(result, name, result[name].squeeze(list(axes), drop=True))
 
 
 def add_groups(posterior: Any, others: Any) -> Any:
