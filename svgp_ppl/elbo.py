@@ -29,6 +29,7 @@ from svgp_ppl.handlers import (
     unwrapped,
 )
 from svgp_ppl.observations import observe_sites, require_observed
+from svgp_ppl.observations.averaged import require_averaged
 from svgp_ppl.observations.residual import Seen, gain
 from svgp_ppl.variational import Entropy, expected_log_prior, group_of, prior_kl
 
@@ -42,7 +43,8 @@ class MarginalELBO(ELBO):
     estimates for the rest and a deterministic expectation, the loss has no noise. A
     q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
     site. A guide whose other sites depend on the draw of v is not supported: ``gp.fit``
-    and ``gp.predict`` refuse it.
+    and ``gp.predict`` refuse it. So are sites of NumPyro's own that read moments of a
+    latent, ``numpyro.sample("y", dist.Normal(f(x).mean, 0.1), obs=y)``: refused too.
     ``numpyro.handlers.scale`` and ``mask`` count as in ``Trace_ELBO``: around the prior
     of a process they temper it, in the guide they are those of log q(v).
 
@@ -109,6 +111,8 @@ class MarginalELBO(ELBO):
         run: dict[str, Any] = {"keys": (key_guide, key_model), "values": params}
         guide_trace, model_trace = traces_of(guide, model, args, kwargs, **run)
         require_data(model_trace)
+        again = {"key": key_model, "values": {**params, **mutable(guide_trace)}}
+        require_averaged(model_trace, guide_trace, model, args, kwargs, **again)
 
         bound, groups = jnp.zeros(()), {}
         for name, site in model_trace.items():

@@ -20,6 +20,7 @@ from svgp_ppl import (
     MarginalELBO,
     kernels,
     observe,
+    propagate,
     sparse_gp,
 )
 from svgp_ppl import likelihoods as lk
@@ -291,6 +292,70 @@ def test_a_mixture_of_each_output_by_itself_is_sampled(kind):
 def test_a_bound_has_one_particle_and_sixteen_draws_of_an_entropy():
     loss = MarginalELBO()
     assert (loss.num_particles, loss.num_entropy_draws) == (1, 16)
+
+
+def data_around_the_mean(f, level):
+    numpyro.sample("w", dist.Normal(f(X).mean, 0.1), obs=np.zeros(NUM))
+
+
+def factor_of_the_variance(f, level):
+    numpyro.factor("w", -jnp.sum(f(X).variance))
+
+
+def latent_around_the_mean(f, level):
+    numpyro.sample("w", dist.Normal(f(X[0:1]).mean[0], 0.1))
+
+
+def recorded_mean(f, level):
+    numpyro.deterministic("w", f(X).mean)
+
+
+def data_around_a_layer(f, level):
+    numpyro.sample("w", dist.Normal(propagate("h", f(X)), 0.1), obs=np.zeros(NUM))
+
+
+def data_around_a_latent(f, level):
+    numpyro.sample("w", dist.Normal(level, 0.1), obs=0.3)
+
+
+@pytest.mark.parametrize(
+    "guide", [AutoGaussian, AutoCoupled, lambda m: AutoMixture(m, 2)]
+)
+@pytest.mark.parametrize(
+    "part, is_averaged",
+    [
+        (data_around_the_mean, False),
+        (factor_of_the_variance, False),
+        (latent_around_the_mean, False),
+        (recorded_mean, True),
+        (data_around_a_latent, True),
+    ],
+)
+def test_log_probabilities_of_moments_are_refused(guide, part, is_averaged):
+    """log p(w | E f) is no E log p(w | f)."""
+    require_averaged_at(part, guide, is_averaged)
+
+
+def test_data_around_a_layer_are_averaged():
+    """log p(w | h) at a draw of h is unbiased."""
+    require_averaged_at(data_around_a_layer, AutoGaussian, True)
+
+
+def require_averaged_at(part, guide, is_averaged):
+    def model(x, y=None):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        f, g = (sparse_gp(n, kernels.RBF(1.0, 0.6), Z) for n in ("f", "g"))
+        part(f, level)
+        with numpyro.plate("data", len(x)):
+            observe("y", lk.Poisson(), g(x) + level, obs=y)
+
+    svi = SVI(model, guide(model), optax.adam(0.1), MarginalELBO())
+    state = jax.eval_shape(lambda: svi.init(random.key(0), X, Y))
+    if is_averaged:
+        jax.eval_shape(lambda state: svi.update(state, X, Y), state)
+        return
+    with pytest.raises(ValueError, match="of site 'w' depends on moments of a latent"):
+        jax.eval_shape(lambda state: svi.update(state, X, Y), state)
 
 
 def test_mistakes_are_explained():
