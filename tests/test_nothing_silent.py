@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
+from numpyro.infer.autoguide import AutoLaplaceApproximation
 from numpyro.primitives import mutable
 
 import svgp_ppl as gp
@@ -49,6 +51,23 @@ def test_a_process_that_the_fit_does_not_have_is_not_invented():
         gp.draw_functions(random.key(0), larger, fitted, COUNTS_X)
     with pytest.raises(ValueError, match=r"no draws of \['g'\], only of \['f'\]"):
         gp.predict(larger, {"f": np.zeros((3, 5))}, COUNTS_X)
+
+
+@pytest.mark.parametrize("is_rest", [False, True])
+def test_a_laplace_approximation_gives_its_mode(is_rest):
+    def scaled(x, y=None):
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), scale * f(x), obs=y)
+
+    guide: Any = AutoLaplaceApproximation(scaled)
+    if is_rest:
+        guide = gp.AutoGaussian(scaled, rest=AutoLaplaceApproximation)
+    fitted = fit(scaled, *DATA, guide=guide)
+    advice = "rest=AutoMultivariateNormal" if is_rest else "guide.sample_posterior"
+    with pytest.warns(UserWarning, match=rf"gives its mode .* {advice}"):
+        gp.predict(scaled, fitted, COUNTS_X[:2])
 
 
 def test_a_model_in_the_place_of_its_guide_is_noticed(tmp_path):

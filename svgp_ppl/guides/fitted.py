@@ -1,12 +1,13 @@
 """A guide with the values of its parameters, in any form that a user may have."""
 
+import warnings
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import random
-from numpyro.infer.autoguide import AutoGuide
+from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 from numpyro.infer.svi import SVIRunResult
 
 from svgp_ppl.guides.processes import ProcessGuide
@@ -25,6 +26,7 @@ __all__ = [
     "guide_and_params",
     "require_apart",
     "still_frozen",
+    "warn_of_mode",
 ]
 
 # Draws of a guide that determine its centre; all are equal for point estimates.
@@ -79,6 +81,25 @@ def guide_and_params(given: Any, name: str) -> Guide:
         f"{name} must be what gp.fit returns, or (guide, params) with the params of "
         f"numpyro's SVI, and is a {type(given).__name__}.{advice}"
     )
+
+
+def warn_of_mode(guide: Callable) -> None:
+    """Warn of NumPyro's Laplace approximation, which draws nothing but its mode.
+
+    Args:
+        guide: A guide that has been set up.
+    """
+    is_rest = isinstance(guide, ProcessGuide)
+    if isinstance(guide.rest if is_rest else guide, AutoLaplaceApproximation):
+        advice = "Take rest=AutoMultivariateNormal."
+        if not is_rest:
+            advice = "Pass draws in place of it: guide.sample_posterior(key, params, "
+            advice += "sample_shape=(1000,))."
+        warnings.warn(
+            "NumPyro's AutoLaplaceApproximation, run as a guide, gives its mode and no "
+            f"draws of its Gaussian: its sites are taken for known. {advice}",
+            stacklevel=4,
+        )
 
 
 def still_frozen(given: Any) -> set[str]:

@@ -86,6 +86,11 @@ class ProcessGuide(AutoGuide):
         seen = first_rows(block(model, hide_fn=_is_absent))
         super().__init__(seen, prefix=prefix, **options)
 
+    @property
+    def rest(self) -> AutoGuide | None:
+        """The guide of the other latent sites; None without them, and before set-up."""
+        return self._rest
+
     @abstractmethod
     def variational(
         self, shapes: Shapes, param: Callable

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from numpyro.handlers import substitute
 
 from svgp_ppl.checks import require_arguments
-from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
+from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart, warn_of_mode
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -127,6 +127,7 @@ class PosteriorModel:
         if isinstance(posterior, Guide):
             guide, self._leaves = posterior.guide, posterior.params
             set_up(guide, random.key(0), *as_jax_arrays(args, kwargs))
+            warn_of_mode(guide)
         self._made_of = (model, guide, points, static)
 
     def _traces(
