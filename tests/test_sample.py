@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import monitoring, random
+from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy.special import logsumexp
 from scipy.stats import poisson
@@ -282,6 +283,20 @@ def test_subsampled_plate_is_refused():
     refused(
         model, "plate 'batch' sees 5 of 20 data.*MCMC needs a fixed log density", *DATA
     )
+
+
+def test_substituted_values_are_not_kept():
+    def scaled(x, y=None):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), COUNTS_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    given = handlers.substitute(scaled, data={"lengthscale": 0.7})
+    with pytest.warns(UserWarning, match=r"\['lengthscale'\] are not kept: chains"):
+        Target(jax.random.key(0), given, (COUNTS_X, COUNTS_Y), {}, {})
+    known = handlers.condition(scaled, data={"lengthscale": 0.7})
+    Target(jax.random.key(0), known, (COUNTS_X, COUNTS_Y), {}, {})
 
 
 def test_discrete_latent_site_is_refused():

@@ -34,6 +34,7 @@ from svgp_ppl.handlers import (
 from svgp_ppl.inducing_origin import origin_of_z
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, recovered
+from svgp_ppl.mcmc.given import noting_given
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations import require_observed
 from svgp_ppl.observations.observed import (
@@ -142,7 +143,9 @@ class Target:
 
         if minibatches:
             self._look(_require_minibatches, self._of_rows, key_look, given)
-        self._facts = self._look(_facts_of, self._model, key_look, given)
+        noted = noting_given(self._model)
+        self._facts = self._look(_facts_of, noted, key_look, given)
+        noted.warn()
         self.is_collapsed = collapse and self._can_collapse(key_look, given)
         self._of_latent = collapsed(self._model) if self.is_collapsed else self._model
 
