@@ -591,6 +591,24 @@ def test_without_v_the_density_is_the_bound_of_titsias():
     np.testing.assert_allclose(differences, 0.0, atol=1e-8)
 
 
+def test_without_v_missing_data_are_left_out():
+    def model(x, y, known=None):
+        noise = numpyro.sample("noise", dist.Gamma(2.0, 4.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.7), X[:4])
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(noise), f(x), obs=y, mask=known)
+
+    known = np.arange(len(X)) % 3 > 0
+    holes = X, np.where(known, Y, np.nan), known
+    found = []
+    for arguments in (holes, (X[known], Y[known])):
+        target = Target(random.key(0), model, arguments, {}, {}, collapse=True)
+        assert target.is_collapsed
+        position = {"noise": jnp.asarray(0.3)}
+        found.append(float(jax.jit(target.logdensity_fn)(position, target.data)))
+    assert found[0] == pytest.approx(found[1], rel=1e-10)
+
+
 @pytest.mark.parametrize(
     "handler",
     [

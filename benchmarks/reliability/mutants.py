@@ -132,7 +132,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "features": (("features/*.py",), ("features", "features_in_use", "errors")),
     "fits": (
-        ("fitting/[afoprs]*.py",),
+        ("fitting/[cfprs]*.py", "fitting/optimizers.py"),
         (
             "fit",
             "schedules",
@@ -160,7 +160,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("samplers", "stochastic", "tuning", "sample", "errors"),
     ),
     "reports": (
-        ("diagnostics/[acfgkprt]*.py",),
+        ("diagnostics/[acfgkprt]*.py", "fitting/assessment.py", "fitting/obs*.py"),
         ("report", "report_fit", "reports_on_fits", "loo", "diagnostics", "hybrid"),
     ),
     "programs": (

@@ -238,8 +238,6 @@ def _data_of(expected: Expected, y: Array, weight: Array) -> _Data:
         v = known[name].reshape(-1, rows[name, p].shape[1])[p]
         offset = offset + matmul(rows.pop((name, p)), v[:, None])[:, 0]
     scale = expected.likelihood.scale
-    # Data that a mask leaves out may be missing, and NaN.
-    y = jnp.where(weight > 0, y, offset)
     w = jnp.broadcast_to(weight / jnp.square(scale), y.shape)
     density = weight * dist.Normal(offset, scale).log_prob(y)
     constant = jnp.sum(density) - 0.5 * jnp.sum(w * residual)
