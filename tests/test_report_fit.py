@@ -557,6 +557,17 @@ def test_scores_of_neighbours():
     assert statistic > 6 and correlation > 0.9
 
 
+def test_scores_of_a_few_neighbours():
+    """Rows 0 and 1 are each other's nearest, 2 has 1; that of 3 does not count."""
+    score = np.array([1.0, 2.0, -3.0, 4.0, 5.0])
+    nearest, rows = np.array([1, 0, 1, 4, 3]), np.arange(4)
+    product = np.array([1.0 * 2.0, 2.0 * 1.0, -3.0 * 2.0])
+    statistic, correlation = _of_neighbours(score, nearest, rows)
+    assert correlation == pytest.approx(product.sum() / (1.0 + 4.0 + 9.0))
+    variance = (product[0] + product[1]) ** 2 + product[2] ** 2
+    assert statistic == pytest.approx(product.sum() / variance**0.5)
+
+
 def test_pareto_shape_is_that_of_others():
     rng = np.random.default_rng(5)
     for k in (-0.2, 0.3, 0.9):
