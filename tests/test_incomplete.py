@@ -79,6 +79,15 @@ def test_successes_and_failures(total, logit, precision):
     assert error(dist.GeometricProbs(float_of(share)), geometric, places) < 1e-5
 
 
+@both_precisions
+@pytest.mark.parametrize("df", [0.5, 4.0, 150.0, 1e4, 1e9])
+def test_heavy_tails(df, precision):
+    places = np.concatenate([AWAY, 1e-3 * AWAY, [-1e6, 1e6]])
+    assert error(dist.StudentT(df), stats.t(df), places) < 2e-5
+    slope = jax.vmap(jax.grad(lambda x: incomplete.cdf(dist.StudentT(df), x)))(places)
+    np.testing.assert_allclose(slope, stats.t.pdf(places, df), atol=2e-5)
+
+
 @single_first
 def test_slopes_are_densities(precision):
     # Newton's method for quantiles takes them; relative to the largest.

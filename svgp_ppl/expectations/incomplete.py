@@ -31,6 +31,8 @@ _SMALL = {"float32": 100.0, "float64": 1e4}
 # From this |ω| √n on 1/η − 1/ω is taken as it stands, before that its limit: rounding
 # errors of the one and what the other leaves out are below 1e-6.
 _NEAR = 0.05
+# Up to this |z| the distribution function of a Student's t is a line, to 1e-10.
+_CENTRAL = 1e-3
 # ω of the gamma functions: beyond, P is 0 or 1.
 _LOWEST, _HIGHEST = -1.0 + 1e-6, 1e6
 
@@ -84,6 +86,24 @@ def _geometric(distribution: Any, value: Any) -> Array:
     return -jnp.expm1((jnp.floor(value) + 1.0) * log_failure)
 
 
+def _student_t(distribution: Any, value: Any) -> Array:
+    """½ + ½ sign(z) I_y(½, ν/2) with y = z²/(ν + z²).
+
+    NumPyro has 1 − I_{1−y}(ν/2, ½) for I: in float32 1 − y is 1 for z² below ν/10⁷, and
+    P is ½ there.
+    """
+    df, z = _together(distribution.df, (value - distribution.loc) / distribution.scale)
+    # At z = 0 the slope of I is infinite, and that of P the density.
+    is_near = jnp.abs(z) < _CENTRAL
+    square = jnp.square(jnp.where(is_near, _CENTRAL, z))
+    y, rest = square / (df + square), df / (df + square)
+    is_outer, half = y > 0.5, jnp.full_like(df, 0.5)
+    a, b = jnp.where(is_outer, 0.5 * df, half), jnp.where(is_outer, half, 0.5 * df)
+    inside = _beta(a, b, jnp.where(is_outer, rest, y), jnp.where(is_outer, y, rest))
+    inside = jnp.where(is_outer, 1.0 - inside, inside)
+    return 0.5 + 0.5 * jnp.where(is_near, z / _CENTRAL, jnp.sign(z)) * inside
+
+
 def _shares(distribution: Any) -> tuple[Array, Array]:
     """Probabilities of a failure and of a success, as their distribution has them."""
     with_logits: Any = (dist.BinomialLogits, dist.GeometricLogits)
@@ -101,6 +121,7 @@ _FORMULAS: dict[Any, Callable[[Any, Any], Array]] = {
     dist.BinomialLogits: _binomial,
     dist.GeometricProbs: _geometric,
     dist.GeometricLogits: _geometric,
+    dist.StudentT: _student_t,
 }
 
 
@@ -160,7 +181,8 @@ def _skewed_beta(a: Array, b: Array, x: Array, y: Array) -> Array:
     """
     n = b + 0.5 * (a - 1.0)
     # log y of the more accurate of the two.
-    log_y = jnp.where(x < 0.5, jnp.log1p(-x), jnp.log(y))
+    is_low = x < 0.5
+    log_y = jnp.where(is_low, jnp.log1p(-jnp.where(is_low, x, 0.0)), jnp.log(y))
     t = jnp.clip(-n * log_y, 1e-30, 1e6)
     density = jnp.exp(a * jnp.log(t) - t - gammaln(a))
     change = (a - 1.0) * (a + 1.0 + t) * density / (24.0 * n * n)
