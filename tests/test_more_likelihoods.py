@@ -249,6 +249,23 @@ def test_variances_of_large_totals_in_single_precision(make, of_share, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@both_precisions
+def test_relative_variances_of_sharp_times(precision):
+    """y = t^{1/k} = e^{g/k} with t exponential, by quadrature over g."""
+    k = np.float32([0.5, 2.0, 3.9, 4.1, 50.0, 1e3, 1e5])
+    g, step = np.linspace(-45.0, 6.0, 20_001, retstep=True)
+    rise = np.expm1(g / k.astype(float)[:, None])
+    weights = step * np.exp(g - np.exp(g))
+    mean = rise @ weights
+    exact = np.square(rise - mean[:, None]) @ weights / np.square(1.0 + mean)
+    marginal = Marginal(jnp.zeros(len(k)), jnp.zeros(len(k)))
+    mean, variance = predictive_mean_and_variance(
+        lk.Weibull(jnp.asarray(k, float)), marginal
+    )
+    rtol = 3e-5 if precision == 32 else 1e-11
+    np.testing.assert_allclose(variance / np.square(mean), exact, rtol=rtol)
+
+
 def test_a_zero_of_a_high_rate_has_a_derivative():
     def expected(mean):
         marginal = Marginal(jnp.full(1, mean), jnp.full(1, 0.5))

@@ -12,6 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gamma, gammaln
 from jaxtyping import Array
+from scipy.special import zeta
 
 from svgp_ppl.checks import is_concrete, require_positive
 from svgp_ppl.expectations import (
@@ -31,6 +32,13 @@ from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["CensoredGaussian", "Weibull"]
+
+# From this concentration on a power series in its inverse, right to 1e-15; the highest
+# power first.
+_SHARP = 4.0
+_POWERS = np.arange(48, 1, -1)
+_LOG_RATIO = zeta(_POWERS) * (2.0**_POWERS - 2.0) * (-1.0) ** _POWERS / _POWERS
+_LOG_RATIO = np.append(_LOG_RATIO, [0.0, 0.0])
 
 
 @register_dataclass
@@ -248,6 +256,17 @@ def _(likelihood: Weibull, marginal: Marginal):
     # e^v (1 + s) with s = Γ(1 + 2/k) / Γ(1 + 1/k)² − 1
     k, v = jnp.asarray(likelihood.concentration), marginal.variance
     mean = jnp.exp(marginal.mean + 0.5 * v) * gamma(1.0 + 1.0 / k)
-    s = jnp.expm1(gammaln(1.0 + 2.0 / k) - 2.0 * gammaln(1.0 + 1.0 / k))
-    spread = jnp.exp(v) * jnp.maximum(s, 0.0) + jnp.expm1(v)
+    spread = jnp.exp(v) * _relative_variance(k) + jnp.expm1(v)
     return marginal.total(mean, jnp.square(mean) * spread)
+
+
+def _relative_variance(k: Array) -> Array:
+    """Γ(1 + 2/k) / Γ(1 + 1/k)² − 1, which is near π²/6k² for large k.
+
+    There its logarithms cancel, and are log Γ(1 + x) = −γ x + Σ_n ζ(n) (−x)ⁿ/n, n >= 2.
+    """
+    is_sharp = k > _SHARP
+    x, blunt = 1.0 / jnp.where(is_sharp, k, _SHARP), jnp.where(is_sharp, 1.0, k)
+    sharp = jnp.polyval(jnp.asarray(_LOG_RATIO, x.dtype), x)
+    ratio = gammaln(1.0 + 2.0 / blunt) - 2.0 * gammaln(1.0 + 1.0 / blunt)
+    return jnp.expm1(jnp.where(is_sharp, sharp, ratio))
