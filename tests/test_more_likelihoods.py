@@ -198,10 +198,13 @@ def test_moments_are_those_of_dense_nodes(name, computed):
 @pytest.mark.parametrize("mean", [3.0, 5000.0])
 def test_variances_do_not_cancel_far_from_zero(mean):
     marginal = Marginal(jnp.full(1, mean, "float32"), jnp.full(1, 0.01, "float32"))
+    # P(y <= k) is σ(c_k − f), here its exponential, and Var y Σ_k (39 − 2 k) P(y <= k).
+    k = np.arange(20.0)
+    tiny = np.sum((39.0 - 2.0 * k) * np.exp(k - 36.0 - mean + 0.005))
     for likelihood, variance in (
         (lk.StudentT(4.0, 0.1), 0.03),
         (lambda f: dist.Normal(f, 0.1), 0.02),
-        (lk.Ordinal(np.arange(20.0, dtype="float32") - 60.0), 0.0),
+        (lk.Ordinal(np.arange(20.0, dtype="float32") - 36.0), tiny),
     ):
         found = predictive_mean_and_variance(likelihood, marginal)[1]
         np.testing.assert_allclose(found, variance, rtol=1e-3, atol=1e-20)
@@ -247,6 +250,22 @@ def test_variances_of_large_totals_in_single_precision(make, of_share, scale):
         marginal = Marginal(jnp.asarray(mean), jnp.asarray(variance))
         found = predictive_mean_and_variance(make(size), marginal)[1]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_variances_of_nearly_certain_labels_in_single_precision():
+    """p (1 − p), of labels at the last cutpoint, with 1 − p far below the rounding."""
+    f = np.float32([-20.0, 20.0])
+    by_logit, by_probit = expit(f.astype(float)), stats.norm.cdf(f.astype(float) / 2)
+    for likelihood, p in (
+        (lk.Bernoulli(), by_logit),
+        (lk.Bernoulli("probit"), by_probit),
+        (lk.Ordinal([0.0]), by_logit),
+    ):
+        spread = 0.0 if p is by_logit else 3.0
+        with jax.enable_x64(False):
+            marginal = Marginal(jnp.asarray(f), jnp.full(2, spread, jnp.float32))
+            found = predictive_mean_and_variance(likelihood, marginal)[1]
+        np.testing.assert_allclose(found, p * p[::-1], rtol=1e-4)
 
 
 @both_precisions

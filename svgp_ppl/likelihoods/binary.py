@@ -176,7 +176,10 @@ def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
 
 @predictive_mean_and_variance.register
 def _(likelihood: Bernoulli | AdditiveNoiseBernoulli, marginal: Marginal):
-    # E y = p and Var y = p (1 − p)
-    ones = jnp.ones(marginal.mean.shape[-1], marginal.mean.dtype)
-    probability = jnp.exp(log_predictive_density(likelihood, ones, marginal))
-    return probability, probability * (1.0 - probability)
+    # E y = p and Var y = p (1 − p), of which 1 − p loses its digits near p = 1
+    zeros = jnp.zeros(marginal.mean.shape[-1], marginal.mean.dtype)
+    probability, rest = (
+        jnp.exp(log_predictive_density(likelihood, y, marginal))
+        for y in (zeros + 1.0, zeros)
+    )
+    return probability, probability * rest

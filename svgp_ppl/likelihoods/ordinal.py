@@ -124,17 +124,17 @@ class _OrderedLogistic(dist.Distribution):
         return self.cutpoints[jnp.clip(k, 0, self.cutpoints.shape[0] - 1)]
 
     @property
-    def _above(self) -> Array:
-        """P(y > k) of every k, [.., C − 1]."""
-        return jax.nn.sigmoid(self.location[..., None] - self.cutpoints)
+    def _moments(self) -> tuple[Array, Array]:
+        log_odds = self.location[..., None] - self.cutpoints
+        return _moments_of_class(jax.nn.sigmoid(log_odds), jax.nn.sigmoid(-log_odds))
 
     @property
     def mean(self):
-        return _moments_of_class(self._above)[0]
+        return self._moments[0]
 
     @property
     def variance(self):
-        return _moments_of_class(self._above)[1]
+        return self._moments[1]
 
 
 def _by_ends(cutpoints: Array, y, below_upper, above_lower) -> Array:
@@ -153,13 +153,12 @@ def _ends(cutpoints: Array, y) -> tuple[Array, Array, Array, Array]:
     return lower, upper, y > 0, y < last
 
 
-def _moments_of_class(above: Array) -> tuple[Array, Array]:
-    """E y and Var y from p_k = P(y > k), without a difference of large numbers.
+def _moments_of_class(above: Array, below: Array) -> tuple[Array, Array]:
+    """E y and Var y from p_k = P(y > k) and 1 − p_k, of which either may be tiny.
 
     y is the number of the k below it, and y > k implies y > j for j < k: E y = Σ_k p_k
     and Var y = Σ_k p_k (1 − p_k + 2 Σ_{j<k} (1 − p_j)).
     """
-    below = 1.0 - above
     both = 2.0 * jnp.cumsum(below, axis=-1) - below
     return jnp.sum(above, axis=-1), jnp.sum(above * both, axis=-1)
 
@@ -209,5 +208,8 @@ def _(likelihood: Ordinal, y, marginal: Marginal):
 def _(likelihood: Ordinal, marginal: Marginal):
     cutpoints = jnp.asarray(likelihood.cutpoints, marginal.mean.dtype)
     shifted = marginal.mean[..., None] - cutpoints
-    above, _ = mean_sigmoid(shifted, marginal.variance[..., None])
-    return _moments_of_class(marginal.average(above))
+    above, below = (
+        marginal.average(mean_sigmoid(odds, marginal.variance[..., None])[0])
+        for odds in (shifted, -shifted)
+    )
+    return _moments_of_class(above, below)
