@@ -109,6 +109,21 @@ def test_draws_of_unequal_length_are_refused():
         gp.predict(model, draws, COUNTS_X)
 
 
+@pytest.mark.parametrize("prior", [dist.LogNormal(0.0, 1.0), dist.Uniform(0.0, 5.0)])
+def test_draws_of_an_unconstrained_space_are_refused(prior):
+    def with_prior(x, y=None):
+        lengthscale = numpyro.sample("lengthscale", prior.expand([1]).to_event(1))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, lengthscale), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    draws = {"f": np.zeros((3, len(counts_z()))), "lengthscale": np.full((3, 1), 0.7)}
+    gp.predict(with_prior, draws, COUNTS_X)
+    draws["lengthscale"] = np.log(draws["lengthscale"])
+    with pytest.raises(ValueError, match=r"-0\.3567 of site 'lengthscale', outside"):
+        gp.predict(with_prior, draws, COUNTS_X)
+
+
 # ----------------------------------------------------------------- data and plates
 
 

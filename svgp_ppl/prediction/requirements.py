@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.handlers import Messenger
 
-from svgp_ppl.checks import is_concrete
+from svgp_ppl.checks import in_words, is_concrete
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.handlers import is_inducing
 from svgp_ppl.observations import is_latent
@@ -96,7 +96,7 @@ class require_sizes(Messenger):
 
 
 def require_values(sites: dict[str, dict], posterior: Samples, key) -> None:
-    """Refuse draws without values of a site, or with values that are not finite.
+    """Refuse draws without values of a site, not finite, or outside of its support.
 
     With a key, sites besides the processes may be drawn from their priors.
     """
@@ -123,3 +123,27 @@ def require_values(sites: dict[str, dict], posterior: Samples, key) -> None:
                     f"{num_bad} of {len(values)} draws of site '{name}' are NaN or "
                     "infinite: leave these draws out."
                 )
+            if is_latent(sites[name]):
+                _require_support(name, sites[name]["fn"].support, np.asarray(values))
+
+
+def _require_support(name: str, support: Any, values: np.ndarray) -> None:
+    """Refuse values beyond the ends of a support, up to rounding.
+
+    Those of an unconstrained space are, such as the logarithm of a lengthscale.
+    """
+    support = getattr(support, "base_constraint", support)
+    for end, sign in {"lower_bound": 1, "upper_bound": -1}.items():
+        bound = getattr(support, end, None)
+        if bound is None or not is_concrete(bound):
+            continue
+        bound = np.asarray(bound)
+        least = sign * bound - 1e-6 * np.abs(bound)
+        beyond = values[sign * values < least] if bound.ndim == 0 else values[:0]
+        if beyond.size:
+            raise ValueError(
+                f"the posterior has the value {beyond[0]:.4g} of site '{name}', "
+                f"outside of its support, {in_words(support)}: draws are in the "
+                "constrained space of the model, as mcmc.get_samples() and "
+                "guide.sample_posterior() give them."
+            )
