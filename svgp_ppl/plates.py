@@ -21,6 +21,7 @@ __all__ = [
     "first_rows",
     "latents_of_rows",
     "numbered_rows",
+    "outside_of_plates",
     "require_all_rows",
     "require_batch_plate",
     "require_fitting_plates",
@@ -217,6 +218,27 @@ def require_batch_plate(
                 f'numpyro.plate("data", {size}, subsample_size=len(x)), as the other '
                 "sites. (If they are no part of a batch, choose another batch_size.)"
             )
+
+
+def outside_of_plates(
+    model_trace: dict[str, dict],
+) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Data as long as the rows of a subsampled plate, in no such plate and not scaled.
+
+    Yields:
+        Name of the site, and name, size N and number of rows B of the plate.
+    """
+    found = {
+        name: site for name, site in model_trace.items() if site["type"] == "plate"
+    }
+    plates = {name: tuple(site["args"]) for name, site in found.items()}
+    for within, (size, rows) in subsampled(model_trace).items():
+        for name, site in model_trace.items():
+            is_data = site["type"] == "sample" and site["is_observed"]
+            if not is_data or _stands_for(site, plates, size / rows):
+                continue
+            if site["fn"].batch_shape[-1:] == (rows,):
+                yield name, within, (size, rows)
 
 
 def _stands_for(site: dict, plates: dict[str, tuple], times: float) -> bool:

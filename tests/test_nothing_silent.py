@@ -220,6 +220,23 @@ def test_minibatches_name_the_true_row(monkeypatch, rows_at_once):
         fit(batched, x, y, batch_size=10)
 
 
+def test_rows_picked_by_a_plate_and_observed_outside_of_it_are_refused():
+    x, y = jnp.asarray(COUNTS_X), jnp.asarray(COUNTS_Y)
+
+    def outside(x, y, times=1.0):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x), subsample_size=5) as rows:
+            chosen, counts = x[rows], y[rows]
+        with numpyro.plate("few", 5) as rows:  # others, which count as they are
+            gp.observe("z", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
+        with numpyro.handlers.scale(scale=times):
+            gp.observe("y", gp.likelihoods.Poisson(), f(chosen), obs=counts)
+
+    with pytest.raises(ValueError, match="site 'y' has the 5 rows that plate 'data'"):
+        fit(outside, x, y)
+    fit(outside, x, y, times=len(x) / 5)
+
+
 def test_rows_picked_by_a_plate_are_looked_at():
     def picked(x, y):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())

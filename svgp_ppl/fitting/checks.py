@@ -29,6 +29,7 @@ from svgp_ppl.plates import (
     first_rows,
     latents_of_rows,
     numbered_rows,
+    outside_of_plates,
     require_batch_plate,
     subsampled,
 )
@@ -74,7 +75,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
             of a latent site depends on another site.
     """
 
-    def facts(key, params) -> tuple[Facts, list[str]]:
+    def facts(key, params) -> tuple[Facts, list[str], list[tuple]]:
         guide_trace, model_trace = steps.traces(key, params)
         is_marginal = isinstance(steps.loss, MarginalELBO)
         exact = marginalised(model_trace) if is_marginal else set()
@@ -92,11 +93,15 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         found = _num_observed(model_trace), parts, process_facts_of(model_trace)
         latent = [name for name, site in model_trace.items() if is_latent(site)]
         computed = [name for name in latent if _ends(model_trace[name])]
-        return Facts(*found, has_earlier_data), computed
+        outside = [*outside_of_plates(model_trace)]
+        return Facts(*found, has_earlier_data), computed, outside
 
-    found, computed = inspected(facts, key, start.params)
+    found, computed, outside = inspected(facts, key, start.params)
     if isinstance(steps.data, Minibatches):
         _require_rows_of_batch(steps, steps.data, start, key)
+    else:
+        for one in outside:
+            _require_inside(steps, start, key, one)
     if isinstance(steps.given_guide, AutoGuide):
         for name in computed:
             _require_fixed_support(name, steps, start, key)
@@ -142,6 +147,31 @@ def _require_rows_of_batch(steps: Steps, data: Minibatches, start: Start, key) -
                 "argument, which is cut into batches like x; of a site or a param take "
                 f"[row], with np.arange({size}) as the argument row."
             )
+
+
+def _require_inside(steps: Steps, start: Start, key, outside: tuple) -> None:
+    """Refuse data of the rows that a subsampled plate takes, if they are outside of it.
+
+    Args:
+        steps: The inference.
+        start: Start of the fit.
+        key: Random key.
+        outside: One of ``outside_of_plates``.
+    """
+    name, plate, (size, rows) = outside
+    args, kwargs = as_jax_arrays(*steps.data.first())
+
+    def log_prob(numbers, params) -> jax.Array:
+        values = {**params, plate: numbers}
+        site = trace_of(steps.model, args, kwargs, key=key, values=values)[name]
+        return site["fn"].log_prob(site["value"])
+
+    traced = jax.make_jaxpr(log_prob)(np.arange(rows), start.params)
+    if inputs_read(traced.jaxpr)[0]:
+        raise ValueError(
+            f"site '{name}' has the {rows} rows that plate '{plate}' takes, which "
+            f"would not count as all of {size}: it must be inside of the plate."
+        )
 
 
 def _ends(site: dict) -> list[Tracer]:
