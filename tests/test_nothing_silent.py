@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
+from numpyro.handlers import seed
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 from numpyro.primitives import mutable
 
@@ -619,6 +620,24 @@ def test_labels_of_classes_may_be_floats():
     ):
         with pytest.raises(ValueError, match=match):
             fit(classes, COUNTS_X, y)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        dist.Bernoulli,
+        lambda f: dist.Bernoulli(probs=f),
+        lambda f: dist.Binomial(3, f),
+        lambda f: dist.Geometric(f),
+    ],
+    ids=["class", "Bernoulli", "Binomial", "Geometric"],
+)
+def test_a_latent_is_no_probability(likelihood):
+    with seed(rng_seed=0):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())(COUNTS_X)
+    with pytest.raises(ValueError, match=r"for a probability: write .*logits=f"):
+        gp.Expected(likelihood, f)
+    gp.Expected(lambda f: dist.Bernoulli(probs=jnp.clip(f, 0.0, 1.0)), f)
 
 
 def test_an_error_of_a_likelihood_here_keeps_its_words():

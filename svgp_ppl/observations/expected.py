@@ -325,8 +325,9 @@ def _at_zero(likelihood: Callable, shape: tuple) -> Any:
     Raises:
         ValueError: It fails there.
     """
+    f = jnp.zeros(shape)
     try:
-        return likelihood(jnp.zeros(shape))
+        distribution = likelihood(f)
     except (TypeError, ValueError) as error:
         if _is_of_this_package(error):
             raise
@@ -336,6 +337,13 @@ def _at_zero(likelihood: Callable, shape: tuple) -> Any:
             "allowed by its distribution, and be a number or one for each datum, "
             f"({shape[0]},)."
         ) from error
+    if getattr(distribution, "probs", None) is f:  # NumPyro would clip them
+        raise ValueError(
+            f"the likelihood of a latent of shape {shape} takes f, any number, for a "
+            "probability: write dist.Bernoulli(logits=f), likewise for others, or map "
+            "f to 0..1 first."
+        )
+    return distribution
 
 
 def _is_of_this_package(error: BaseException) -> bool:
