@@ -110,6 +110,21 @@ def test_draws_of_unequal_length_are_refused():
         gp.predict(model, draws, COUNTS_X)
 
 
+def test_a_prediction_that_reads_none_of_its_inputs_says_so():
+    def of(inputs):
+        def model(x, y=None):
+            f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+            with numpyro.plate("data", len(x)):
+                gp.observe("y", gp.likelihoods.Poisson(), f(inputs(x)), obs=y)
+
+        return model
+
+    draws, x_new = {"f": np.ones((2, len(counts_z())))}, COUNTS_X + 0.1
+    with pytest.warns(UserWarning, match="do not depend on the arrays passed"):
+        gp.predict(of(lambda x: COUNTS_X), draws, x_new)
+    gp.predict(of(lambda x: 2.0 * x[:, :1]), draws, x_new)
+
+
 @pytest.mark.parametrize("prior", [dist.LogNormal(0.0, 1.0), dist.Uniform(0.0, 5.0)])
 def test_draws_of_an_unconstrained_space_are_refused(prior):
     def with_prior(x, y=None):

@@ -28,7 +28,7 @@ from svgp_ppl.handlers import (
 from svgp_ppl.keys import asks_for_keys
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.observations import expected_of, is_latent, observe_sites
+from svgp_ppl.observations import expected_of, is_latent, latents_of, observe_sites
 from svgp_ppl.plates import require_all_rows
 from svgp_ppl.prediction.averages import Average
 from svgp_ppl.prediction.posterior import Prior, Samples
@@ -47,6 +47,7 @@ from svgp_ppl.runtime.compilation import (
     partition,
     traced_once,
 )
+from svgp_ppl.runtime.dependence import inputs_read
 
 __all__ = [
     "ROWS_AT_A_TIME",
@@ -86,12 +87,14 @@ class _Facts(NamedTuple):
         has_layers: Whether the model draws layers.
         is_random: Whether guide or model draw anything besides the whitened values.
         processes: What is remembered of the processes.
+        sees_argument: Whether a process is called with an argument as it is.
     """
 
     num_data: dict[str, int]
     has_layers: bool
     is_random: bool
     processes: ProcessFacts
+    sees_argument: bool
 
 
 class PosteriorModel:
@@ -209,8 +212,10 @@ class PosteriorModel:
                 any(map(is_layer, sites.values())),
                 keys.found or _any_drawn(guide_trace, sites),
                 process_facts_of(sites),
+                any(view.source is leaf for view in _views(sites) for leaf in leaves),
             )
 
+        leaves = jax.tree.leaves(self.arguments)
         return self._look(facts, outer)
 
     def require_fit(self) -> None:
@@ -230,6 +235,32 @@ class PosteriorModel:
                 "numpyro.infer.Predictive."
             )
         return self.facts.num_data
+
+    def reads_inputs(self) -> bool:
+        """Whether predictions depend on the arrays passed, or none of these is [N, D].
+
+        Runs the model again, unless a process is called with an argument as it is.
+        """
+
+        def used(arrays) -> list:
+            args, kwargs = self._combine(arrays)
+            run = (self._one(self._leaves, 0), random.key(0), args, kwargs, _of_shapes)
+            _, sites = self._traces(*run)
+            found: list = [
+                expected.likelihood(jnp.zeros(expected.latent.shape))
+                for expected in observe_sites(sites).values()
+            ]
+            for latent in latents_of(sites).values():
+                found += [latent.offsets, *map(list, map(dict.values, latent.terms))]
+            for view in _views(sites):
+                process = view.process
+                found += [view.x, process.kernel, process.features, process.qv]
+            return [a for a in jax.tree.leaves(found) if isinstance(a, jax.Array)]
+
+        inputs = [a for a in self._arrays if a.ndim == 2 and a.dtype.kind == "f"]
+        if not inputs or self.facts.sees_argument:
+            return True
+        return any(inputs_read(jax.make_jaxpr(used)(self._arrays).jaxpr))
 
     @property
     def guide_names(self) -> set[str]:
@@ -380,6 +411,12 @@ def _of_shapes(model: Callable) -> Callable:
         return jnp.zeros(site["fn"].shape(), kind)
 
     return require_sizes(substitute(model, substitute_fn=zeros))
+
+
+def _views(sites: dict[str, dict]) -> list:
+    """Processes at inputs, of all latents."""
+    latents = latents_of(sites).values()
+    return [view for each in latents for terms in each.terms for view, _ in terms]
 
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:

@@ -5,6 +5,7 @@ unless its guide (or a deep model) draws. Moments follow from the laws of total
 expectation and variance, densities are averaged in probability.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,14 @@ def predict(
         taken = take_posterior(posterior, params)
         runs = PosteriorModel(model, taken, args, kwargs, key)
         require_same_processes(posterior, runs.facts.processes)
+    if runs.num_data and not runs.reads_inputs():
+        warnings.warn(
+            "the predictions do not depend on the arrays passed to the model: the "
+            "processes are called with other inputs, maybe with those of the fit. The "
+            "model must take them from its argument: f(x), with x no variable from "
+            "outside.",
+            stacklevel=2,
+        )
     if isinstance(runs.posterior, Samples):
         num_draws = runs.posterior.num_draws
     elif not runs.facts.is_random:
