@@ -638,6 +638,24 @@ def test_labels_of_classes_may_be_floats():
 
 
 @pytest.mark.parametrize(
+    "of",
+    [lambda f: f - f.mean(), lambda f: f - f.mean(0), lambda f: jnp.cumsum(f, -1)],
+    ids=["centred", "over the nodes", "summed"],
+)
+def test_the_likelihood_of_a_row_sees_its_own_latent(of):
+    def mixed(x, y=None):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", lambda f: dist.Normal(of(f), scale), f(x), obs=y)
+
+    with pytest.raises(ValueError, match="of site 'y' at a row depends on f at other"):
+        fit(mixed, *DATA)
+    with pytest.raises(ValueError, match="of site 'y' at a row depends on f at other"):
+        gp.sample(random.key(0), mixed, *DATA, num_warmup=1, num_samples=1)
+
+
+@pytest.mark.parametrize(
     "likelihood",
     [
         dist.Bernoulli,

@@ -24,6 +24,7 @@ from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart
 from svgp_ppl.handlers import is_layer, marginalised, trace_of, unwrapped
 from svgp_ppl.observations import expected_of, is_latent, observe_sites
+from svgp_ppl.observations.apart import require_rows_apart
 from svgp_ppl.observations.observed import warn_if_none_counts
 from svgp_ppl.plates import (
     first_rows,
@@ -82,6 +83,7 @@ def facts_of(steps: Steps, start: Start, key) -> Facts:
         _require_reparameterised(steps.loss, guide_trace, exact)
         given = Guide(steps.guide, params)
         require_apart(given, *steps.data.first(), guide_trace, exact)
+        require_rows_apart(model_trace)
         _warn_of_other_sites(model_trace, guide_trace)
         _require_nothing_mutable({**guide_trace, **model_trace})
         if isinstance(steps.data, Minibatches):

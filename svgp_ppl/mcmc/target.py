@@ -37,6 +37,7 @@ from svgp_ppl.mcmc.collapsed import IsIntegrated, collapsed, is_collapsible, rec
 from svgp_ppl.mcmc.given import noting_given
 from svgp_ppl.mcmc.sites import base_of, in_sites
 from svgp_ppl.observations import require_observed
+from svgp_ppl.observations.apart import require_rows_apart
 from svgp_ppl.observations.observed import (
     data_of,
     known_rows,
@@ -355,6 +356,7 @@ def _log_density(model: Callable, args: tuple, kwargs: dict, position: dict) -> 
 
 def _facts_of(model_trace: dict[str, dict]) -> _Facts:
     _require_sampleable(model_trace)
+    require_rows_apart(model_trace)
     latent = [
         name
         for name, site in model_trace.items()
