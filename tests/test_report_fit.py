@@ -5,6 +5,7 @@ likelihood is Gaussian, for any hyperparameters, good or bad.
 """
 
 import re
+from types import SimpleNamespace
 
 import arviz
 import jax
@@ -22,6 +23,7 @@ from scipy.stats import genpareto, multivariate_normal
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import report
+from svgp_ppl.diagnostics.findings_of_fits import heavy_tail
 from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours
 from svgp_ppl.diagnostics.gains import gains_of
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
@@ -579,6 +581,16 @@ def test_pareto_shape_is_that_of_others():
     assert pareto_shape(1e-9 * rng.normal(size=1000)) == -np.inf
     assert pareto_shape(np.array([-0.5])) == np.inf  # nothing is known of one draw
     assert good_shape(1000) == pytest.approx(2 / 3) and good_shape(10**6) == 0.7
+
+
+def test_tail_of_weights_that_hardly_differ():
+    """k̂ has no scale; weights that all but agree say that q(v) is the posterior."""
+    excess = genpareto.rvs(0.9, size=1000, random_state=np.random.default_rng(6))
+    for scale, number in ((1.0, 1), (1e-3, 0)):
+        log_weights = np.log1p(scale * excess)
+        assert pareto_shape(log_weights) > good_shape(1000)
+        facts = SimpleNamespace(log_weights=log_weights, is_point=True)
+        assert len(heavy_tail(facts)) == number
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -21,6 +21,7 @@ __all__ = [
 _NATS = 1.0  # accepted cost of the family of q(v), and error of E
 _ROUGH = 0.01  # accepted error of E per datum, if that is more
 _LARGEST_UNDERSTATEMENT = 1.25
+_SAME = 0.01  # nats from q(v) to the posterior: k-hat of equal weights means nothing
 
 _FARTHEST_MEAN = 3.0  # standard deviations
 _LEAST_SD, _MOST_SD = 0.1, 10.0
@@ -147,7 +148,9 @@ def heavy_tail(facts: Facts) -> list[Finding]:
         what = f"The log density is NaN or infinite at {number} draws of the guide."
         return [Finding(what, "priors and likelihoods that are finite everywhere.")]
     shape, limit = pareto_shape(facts.log_weights), good_shape(len(facts.log_weights))
-    if shape <= limit:
+    # log E w − E log w is KL(q ‖ posterior), of the same draws.
+    average = np.logaddexp.reduce(facts.log_weights) - np.log(len(facts.log_weights))
+    if shape <= limit or average - np.mean(facts.log_weights) < _SAME:
         return []
     of_what = "q(v)" if facts.is_point else "the guide, over v and the other sites,"
     options = ["draws, gp.sample(..., init=fit)"]
