@@ -548,6 +548,19 @@ def test_a_bound_that_stands_still():
     assert re.search("Nothing", str(report(gp.Fit({}, losses, unknown, NO_STATE))))
 
 
+def test_rises_that_noise_hides():
+    """Of minibatches the losses say little, and the report how little."""
+    noise = np.random.default_rng(8).normal(size=len(LONG))
+    for scale, is_hidden in ((0.01, False), (1000.0, True)):
+        found = str(report(gp.Fit({}, LONG + scale * noise, unknown, NO_STATE)))
+        hidden = re.search(
+            r"a rise of less than (\d+) nats in the last 50 steps", found
+        )
+        assert bool(hidden) == is_hidden, found
+    # Three standard errors of the slope of 50 independent losses, by 49 steps.
+    assert abs(float(hidden[1]) / (3000 * 49 * np.sqrt(12 / 50**3)) - 1) < 0.5
+
+
 def test_scores_of_neighbours():
     rng = np.random.default_rng(4)
     x = np.sort(rng.uniform(size=150))

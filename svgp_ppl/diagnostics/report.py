@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from svgp_ppl.diagnostics.advice import Finding
+from svgp_ppl.diagnostics.advice import Finding, in_nats
 from svgp_ppl.diagnostics.findings_of_draws import (
     copied_chains,
     disagreeing_chains,
@@ -46,7 +46,7 @@ from svgp_ppl.diagnostics.fitted import Fitted
 from svgp_ppl.diagnostics.gains import gains_of
 from svgp_ppl.diagnostics.pareto import pareto_shape
 from svgp_ppl.diagnostics.run import Run, run_of
-from svgp_ppl.diagnostics.trend import last_bound
+from svgp_ppl.diagnostics.trend import FEWEST_STEPS, last_bound, relevant, trend_of
 
 __all__ = ["Report", "report", "report_fit", "report_of"]
 
@@ -207,6 +207,12 @@ def _summary_of_fit(fitted: Fitted) -> str:
     losses, facts = fitted.losses, fitted.facts
     bound = last_bound(losses)
     text = f"A fit of {_count(len(losses), 'step')}, bound {bound:.3f} nats"
+    trend = trend_of(losses) if len(losses) >= FEWEST_STEPS else None
+    if trend is not None and trend.least > relevant(bound):
+        text += (
+            f" (a rise of less than {in_nats(trend.least)} in the last {trend.steps} "
+            "steps would be lost in their noise)"
+        )
     if facts is None:
         return (
             f"{text}. The arguments of the model, report(fit, x, y), add what the data "

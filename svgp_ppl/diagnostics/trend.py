@@ -31,6 +31,7 @@ class Trend(NamedTuple):
             as it did from the window before.
         lost: The mean bound of the best window less that of the last, nats, if it is
             more than noise; 0 otherwise.
+        least: The smallest rise in the last window that is more than noise, nats.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class Trend(NamedTuple):
     error: float
     further: float
     lost: float
+    least: float
 
 
 def relevant(bound: float) -> float:
@@ -70,9 +72,10 @@ def trend_of(losses: Float[np.ndarray, " steps"]) -> Trend:
     before, _ = _line(bound[-2 * n : -n])
     decay = rise / before if before > rise > 0 else _SLOWEST_DECAY
     decay = float(np.clip(decay, 0.0, _SLOWEST_DECAY))
-    is_noise = abs(rise) < _STANDARD_ERRORS * error
+    least = _STANDARD_ERRORS * error
+    is_noise = abs(rise) < least
     further = 0.0 if is_noise else max(rise, 0.0) * decay / (1 - decay)
-    return Trend(n, rise, error, further, _lost(bound, n))
+    return Trend(n, rise, error, further, _lost(bound, n), least)
 
 
 def _window(losses: Float[np.ndarray, " steps"]) -> int:
