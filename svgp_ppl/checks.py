@@ -108,10 +108,10 @@ def data_array(value, what: str) -> Any:
         advice = "np.asarray(..., dtype=float). Code text as numbers or leave it out."
         if array.dtype.kind in "mM":  # as floats they would count seconds or less
             unit = "np.timedelta64(1, 'D')"
-            days = (
-                f"(t - t.min()) / {unit}" if array.dtype.kind == "M" else f"t / {unit}"
-            )
-            advice = f"{days}, in days, so that lengthscales are days too."
+            advice = f"t / {unit}, in days, so that lengthscales are days too."
+            if array.dtype.kind == "M":
+                advice = f"(t - t.min()) / {unit}, in days, so that lengthscales are "
+                advice += "days too; for new inputs with the t.min() of the fit."
         raise ValueError(
             f"{what} must be real numbers and are of dtype {array.dtype}. Convert them "
             f"first: {advice}"

@@ -496,7 +496,11 @@ def test_options_of_sample_that_cannot_be(as_users_call, options, message):
         (COUNTS_X, COUNTS_Y.astype(str), r"site 'y' must be real numbers.*dtype <U"),
         (COUNTS_X, COUNTS_Y.astype(object), r"dtype object. Convert them first"),
         (COUNTS_X, COUNTS_Y.astype("M8[D]"), r"real numbers and are of dtype datetime"),
-        (COUNTS_X.astype("M8[s]"), COUNTS_Y, r"\(t - t\.min\(\)\) / np\.timedelta64"),
+        (
+            COUNTS_X.astype("M8[s]"),
+            COUNTS_Y,
+            r"\(t - t\.min\(\)\) / np\.timedelta64.*of the fit",
+        ),
         (COUNTS_X.astype("m8[s]"), COUNTS_Y, r"first: t / np\.timedelta64.*in days"),
         (COUNTS_X.astype(object), COUNTS_Y, r"inputs of process 'f' must be real"),
         (COUNTS_X, np.ma.masked_array(COUNTS_Y, COUNTS_Y > 3), r"mask=~y\.mask"),
