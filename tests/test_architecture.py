@@ -138,6 +138,7 @@ MAY_IMPORT = {
     },
     "mcmc.samplers": {"linalg"},
     "mcmc.chains": {"mcmc.samplers", "rows", "runtime"},
+    "mcmc.given": {"handlers"},
     "mcmc.sites": {"handlers", "linalg", "variational"},
     "mcmc.collapsed": {
         "expectations",
@@ -156,6 +157,7 @@ MAY_IMPORT = {
         "process_facts",
         "layer_noise",
         "mcmc.collapsed",
+        "mcmc.given",
         "mcmc.sites",
         "observations",
         "plates",

@@ -17,6 +17,14 @@ from svgp_ppl.observations.expected import Expected, observe_sites
 
 __all__ = ["require_rows_apart"]
 
+# Operations that may move numbers between rows; and those that do so unless all their
+# arrays keep the axes of rows. With no others a likelihood need not be tried.
+_MOVING = (
+    *("cond", "conv", "cum", "dot", "dynamic_update", "fft", "gather", "pad", "rev"),
+    *("scan", "scatter", "sort", "triangular", "while"),
+)
+_CUTTING = ("arg", "concatenate", "dynamic_slice", "reduce_", "slice", "split")
+
 
 def require_rows_apart(trace: dict[str, dict]) -> None:
     """Raise if the likelihood of a row depends on f at another row.
@@ -44,13 +52,15 @@ def _mixes_rows(expected: Expected) -> bool:
 
     Values that are traced are ones here: what depends on a row does so at any values.
     """
-    shape = (2, *expected.latent.shape)
+    shape = 2, *expected.latent.shape
 
     def values(f) -> list:
         leaves = jax.tree.leaves(expected.likelihood(f))
         return [leaf for leaf in leaves if jnp.shape(leaf)[:2] == shape[:2]]
 
     traced = jax.make_jaxpr(values)(jnp.zeros(shape))
+    if not _may_move(traced.jaxpr, (2, shape[1])):
+        return False
     if any(jnp.issubdtype(a.dtype, jax.dtypes.extended) for a in traced.consts):
         return False
     consts = [a if is_concrete(a) else np.ones(a.shape, a.dtype) for a in traced.consts]
@@ -58,11 +68,27 @@ def _mixes_rows(expected: Expected) -> bool:
     with jax.ensure_compile_time_eval():
         f = jnp.asarray(np.sin(np.arange(1.0, 1.0 + np.prod(shape))).reshape(shape))
         first = jnp.zeros(shape).at[0, 0].set(1.0)
-        _, moved = jax.jvp(run, [f], [first])
+        moved = jax.jit(lambda f, first: jax.jvp(run, [f], [first])[1])(f, first)
         for slope in moved:
             if slope.dtype == jax.dtypes.float0:
                 continue
             of_others = np.asarray(slope).reshape(2 * shape[1], -1)[1:]
             if np.any(np.nan_to_num(of_others) != 0):
                 return True
+    return False
+
+
+def _may_move(jaxpr: Any, rows: tuple[int, int]) -> bool:
+    for operation in jaxpr.eqns:
+        name = operation.primitive.name
+        shapes = [v.aval.shape for v in operation.outvars]
+        shapes += [v.aval.shape for v in operation.invars if v.aval.shape]
+        is_kept = all(shape[:2] == rows for shape in shapes)
+        inner = [getattr(p, "jaxpr", p) for p in operation.params.values()]
+        if (
+            name.startswith(_MOVING)
+            or (name.startswith(_CUTTING) and not is_kept)
+            or any(_may_move(each, rows) for each in inner if hasattr(each, "eqns"))
+        ):
+            return True
     return False

@@ -87,14 +87,15 @@ class _Facts(NamedTuple):
         has_layers: Whether the model draws layers.
         is_random: Whether guide or model draw anything besides the whitened values.
         processes: What is remembered of the processes.
-        sees_argument: Whether a process is called with an argument as it is.
+        may_ignore_inputs: Whether no process is called with an argument as it is, and
+            one of these has the columns of its inputs.
     """
 
     num_data: dict[str, int]
     has_layers: bool
     is_random: bool
     processes: ProcessFacts
-    sees_argument: bool
+    may_ignore_inputs: bool
 
 
 class PosteriorModel:
@@ -212,11 +213,18 @@ class PosteriorModel:
                 any(map(is_layer, sites.values())),
                 keys.found or _any_drawn(guide_trace, sites),
                 process_facts_of(sites),
-                any(view.source is leaf for view in _views(sites) for leaf in leaves),
+                self._may_ignore_inputs(_views(sites)),
             )
 
-        leaves = jax.tree.leaves(self.arguments)
         return self._look(facts, outer)
+
+    def _may_ignore_inputs(self, views: list) -> bool:
+        """Whether no argument with the columns of a process is the input of one."""
+        leaves = jax.tree.leaves(self.arguments)
+        if any(view.source is leaf for view in views for leaf in leaves):
+            return False
+        columns = {np.shape(view.source)[1:] for view in views}
+        return any(a.ndim == 2 and a.shape[1:] in columns for a in self._arrays)
 
     def require_fit(self) -> None:
         """Raise unless the posterior fits the model, which has something to predict."""
@@ -237,10 +245,12 @@ class PosteriorModel:
         return self.facts.num_data
 
     def reads_inputs(self) -> bool:
-        """Whether predictions depend on the arrays passed, or none of these is [N, D].
+        """Whether predictions depend on the arrays passed, if any are inputs.
 
         Runs the model again, unless a process is called with an argument as it is.
         """
+        if not self.facts.may_ignore_inputs:
+            return True
 
         def used(arrays) -> list:
             args, kwargs = self._combine(arrays)
@@ -257,9 +267,6 @@ class PosteriorModel:
                 found += [view.x, process.kernel, process.features, process.qv]
             return [a for a in jax.tree.leaves(found) if isinstance(a, jax.Array)]
 
-        inputs = [a for a in self._arrays if a.ndim == 2 and a.dtype.kind == "f"]
-        if not inputs or self.facts.sees_argument:
-            return True
         return any(inputs_read(jax.make_jaxpr(used)(self._arrays).jaxpr))
 
     @property
