@@ -301,6 +301,20 @@ def test_active_columns_are_the_slice(kernel):
     _assert_equal_forms(_forms(seeing, x, y), expected)
 
 
+def test_whole_turns_are_taken_off():
+    """Hours of 27 years in single precision; and a column that is dropped."""
+    hours = np.float32(np.random.default_rng(3).integers(0, 240_000, (30, 1)) / 4)
+    turns = (hours.astype(float) - hours.T) / 24.0
+    with jax.enable_x64(False):
+        periodic = kernels.Periodic(kernels.RBF(1.0, 0.5), 24.0)(hours)
+        cosine = kernels.Cosine(1.0, 24.0)(hours)
+    expected = np.exp(-0.5 * np.square(np.sin(np.pi * turns) / 0.5))
+    np.testing.assert_allclose(periodic, expected, atol=1e-6)
+    np.testing.assert_allclose(cosine, np.cos(2.0 * np.pi * turns), atol=1e-6)
+    both = kernels.Cosine(1.0, jnp.array([jnp.inf, 24.0]))
+    np.testing.assert_allclose(both(np.hstack([hours, hours])), cosine, atol=1e-6)
+
+
 def test_parts_choose_among_the_columns_of_the_whole():
     x = np.asarray(_inputs(4, seed=17, columns=3))
     parts = kernels.RBF(active_columns=(0,)) + kernels.Linear(active_columns=(-1,))

@@ -198,7 +198,7 @@ class Periodic(Kernel):
         width = pairs.x.shape[1]
         period = per_column("period", self.period, width)
         lengthscale = per_column("lengthscale", base.lengthscale, width)
-        sine = jnp.sin(jnp.pi * pairs.difference() / period) / lengthscale
+        sine = jnp.sin(jnp.pi * _turns(pairs.difference(), period)) / lengthscale
         if isinstance(base, Matern) and width > 1:
             squared_distance = jnp.square(jnp.sum(jnp.abs(sine), axis=-1))
         else:
@@ -242,8 +242,19 @@ class Cosine(Kernel):
 
     def _evaluate(self, pairs: Pairs) -> Array:
         lengthscale = per_column("lengthscale", self.lengthscale, pairs.x.shape[1])
-        phase = jnp.sum(pairs.difference() / lengthscale, axis=-1)
+        phase = jnp.sum(_turns(pairs.difference(), lengthscale), axis=-1)
         return single("variance", self.variance) * jnp.cos(2 * jnp.pi * phase)
 
     def _evaluate_diagonal(self, x: Float[Array, "N D"]) -> Array:
         return single("variance", self.variance) * jnp.ones(len(x), x.dtype)
+
+
+def _turns(difference: Array, period: Array) -> Array:
+    """(x − x')/period, less its nearest whole number.
+
+    Whole turns are taken off before the division, which would round their number: with
+    a day of 24 hours, say, nothing is lost over years in float32.
+    """
+    whole = jnp.round(difference / period)
+    # None of an infinite period.
+    return (difference - jnp.where(whole == 0.0, 0.0, whole * period)) / period
