@@ -596,6 +596,7 @@ def test_pareto_shape_is_that_of_others():
     assert good_shape(1000) == pytest.approx(2 / 3) and good_shape(10**6) == 0.7
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_tail_of_weights_that_hardly_differ():
     """k̂ has no scale; weights that all but agree say that q(v) is the posterior."""
     excess = genpareto.rvs(0.9, size=1000, random_state=np.random.default_rng(6))

@@ -47,7 +47,7 @@ def require_averaged(
     leaves, tree = jax.tree.flatten({name: guide_trace[name]["fn"] for name in of_v})
     places = [place for place, leaf in enumerate(leaves) if is_array(leaf)]
 
-    def log_probs(arrays: list, names: list[str]) -> list:
+    def log_probs(arrays: list, names: tuple[str, ...]) -> list:
         of_q = leaves.copy()
         for place, array in zip(places, arrays):
             of_q[place] = array
