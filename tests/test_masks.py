@@ -12,6 +12,7 @@ from numpyro import handlers
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group, loo
+from svgp_ppl.handlers import unwrapped
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
 
 ALL = np.ones(20, bool)
@@ -111,6 +112,15 @@ def test_predictions_and_sample_paths_are_equal(pairs, which):
         for p in posteriors
     ]
     np.testing.assert_allclose(*paths, rtol=1e-6)
+
+
+def test_of_two_masks_both_count():
+    inner, mask = unwrapped(dist.Normal(np.zeros(20), 1.0).mask(SOME).mask(ALL))
+    assert isinstance(inner, dist.Normal)
+    np.testing.assert_array_equal(mask, SOME)
+    first = np.arange(20) < 5
+    _, mask = unwrapped(dist.Normal(np.zeros(20), 1.0).mask(SOME).mask(first))
+    np.testing.assert_array_equal(mask, SOME & first)
 
 
 @pytest.mark.thorough
