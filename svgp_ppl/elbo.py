@@ -43,8 +43,8 @@ class MarginalELBO(ELBO):
     estimates for the rest and a deterministic expectation, the loss has no noise. A
     q(v) outside ``variational`` (a normalising flow, say) is sampled like any other
     site. A guide whose other sites depend on the draw of v is not supported: ``gp.fit``
-    and ``gp.predict`` refuse it. So are sites of NumPyro's own that read moments of a
-    latent, ``numpyro.sample("y", dist.Normal(f(x).mean, 0.1), obs=y)``: refused too.
+    and ``gp.predict`` refuse it. Sites of NumPyro's own that read moments of a latent,
+    ``numpyro.sample("y", dist.Normal(f(x).mean, 0.1), obs=y)``, are refused here.
     ``numpyro.handlers.scale`` and ``mask`` count as in ``Trace_ELBO``: around the prior
     of a process they temper it, in the guide they are those of log q(v).
 

@@ -98,14 +98,19 @@ class Latent:
         return (self.num_data,) if self.is_single else (self.num_data, len(self.terms))
 
     @property
+    def views(self) -> list[View]:
+        """Processes at inputs, of all components in turn."""
+        return [view for terms in self.terms for view, _ in terms]
+
+    @property
     def process_names(self) -> frozenset[str]:
         """Names of the processes that the latent depends on."""
-        return frozenset(view.process.name for t in self.terms for view, _ in t)
+        return frozenset(view.process.name for view in self.views)
 
     @property
     def has_rows(self) -> bool:
         """Whether the inputs can be cut into blocks of rows."""
-        return all(has_rows(view.x) for t in self.terms for view, _ in t)
+        return all(has_rows(view.x) for view in self.views)
 
     # ------------------------------------------------------------------- the algebra
 
@@ -277,7 +282,7 @@ class Latent:
         _, labels = named_rows(values) or (None, None)
         if labels is None:
             return
-        views = {view for terms in self.terms for view, _ in terms}
+        views = set(self.views)
         for _, others in filter(None, (named_rows(view.source) for view in views)):
             if others is None or labels.equals(others):
                 continue

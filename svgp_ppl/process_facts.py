@@ -109,7 +109,7 @@ def _columns_of(sites: dict[str, dict]) -> dict[str, list[list[str]]]:
     """Process -> the columns of each table that it is called with, in a trace."""
     latents = latents_of(sites).values()
     found: dict[str, list[list[str]]] = {}
-    for view, _ in (element for a in latents for t in a.terms for element in t):
+    for view in (view for latent in latents for view in latent.views):
         names, known = _names(view.source), found.setdefault(view.process.name, [])
         if names and names not in known:
             known.append(names)

@@ -249,7 +249,7 @@ def _known(latent: Latent) -> dict[str, Array]:
 
     What the data see counts, not the site: ``do`` leaves that as it was.
     """
-    processes = [view.process for terms in latent.terms for view, _ in terms]
+    processes = [view.process for view in latent.views]
     given = {p.name: p.qv for p in processes if isinstance(p.qv, dist.Delta)}
     return {name: jnp.asarray(qv.v) for name, qv in given.items()}
 

@@ -422,8 +422,7 @@ def _of_shapes(model: Callable) -> Callable:
 
 def _views(sites: dict[str, dict]) -> list:
     """Processes at inputs, of all latents."""
-    latents = latents_of(sites).values()
-    return [view for each in latents for terms in each.terms for view, _ in terms]
+    return [view for latent in latents_of(sites).values() for view in latent.views]
 
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
