@@ -180,10 +180,8 @@ def _require_codes(censored, codes: tuple, name: str) -> None:
 @closed_form_expectation.register
 def _(likelihood: CensoredGaussian, y, marginal: Marginal):
     # E log Φ(g) with g = ±(f − y)/s ~ N(±(m − y)/s, v/s²)
-    scale, sign = (
-        likelihood.scale,
-        jnp.asarray(likelihood.censored, marginal.mean.dtype),
-    )
+    scale = likelihood.scale
+    sign = jnp.asarray(likelihood.censored, marginal.mean.dtype)
     seen: Any = closed_form_expectation(Gaussian(scale), y, marginal)
     z, v = sign * (marginal.mean - y) / scale, marginal.variance / jnp.square(scale)
     return jnp.where(sign == 0, seen, mean_log_ndtr(z, v))
@@ -192,10 +190,8 @@ def _(likelihood: CensoredGaussian, y, marginal: Marginal):
 @closed_form_log_predictive.register
 def _(likelihood: CensoredGaussian, y, marginal: Marginal):
     # E Φ(g) = Φ(±(m − y)/√(v + s²))
-    scale, sign = (
-        likelihood.scale,
-        jnp.asarray(likelihood.censored, marginal.mean.dtype),
-    )
+    scale = likelihood.scale
+    sign = jnp.asarray(likelihood.censored, marginal.mean.dtype)
     seen: Any = closed_form_log_predictive(Gaussian(scale), y, marginal)
     sd = jnp.sqrt(marginal.variance + jnp.square(scale))
     return jnp.where(sign == 0, seen, log_ndtr(sign * (marginal.mean - y) / sd))
