@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from svgp_ppl.linalg import lapack, matmul, solve_lower
 from svgp_ppl.variational.joint import Block, Stacked, log_mixing, log_weights
 from svgp_ppl.variational.projection import (
-    full_scale_tril,
+    full_gaussian,
     loc_and_scale,
+    loc_and_scale_tril,
     outputs_first,
     project_outputs,
 )
@@ -109,15 +109,11 @@ def _(qv: dist.Independent, **options):
 
 @prior_kl.register
 def _(qv: dist.MultivariateNormal, **options):
-    return jnp.sum(_kl_full(qv.loc, full_scale_tril(qv)))
-
-
-def _kl_full(loc: ArrayLike, scale_tril: ArrayLike) -> Array:
-    """½ (‖S‖² + ‖m‖² − M) − Σ log diag S, for every leading axis."""
-    loc, scale_tril = jnp.asarray(loc), jnp.asarray(scale_tril)
+    """½ (‖S‖² + ‖m‖² − M) − Σ log diag S, summed over outputs."""
+    loc, scale_tril = loc_and_scale_tril(qv)
     log_diagonal = jnp.log(jnp.diagonal(scale_tril, axis1=-2, axis2=-1))
     squares = jnp.sum(jnp.square(scale_tril), (-2, -1)) + jnp.sum(jnp.square(loc), -1)
-    return 0.5 * (squares - loc.shape[-1]) - jnp.sum(log_diagonal, -1)
+    return jnp.sum(0.5 * (squares - loc.shape[-1]) - jnp.sum(log_diagonal, -1))
 
 
 @prior_kl.register
@@ -181,10 +177,9 @@ def _moments(components: dist.Distribution) -> tuple[Array, Array]:
     if isinstance(base, dist.Normal):
         loc, scale = loc_and_scale(components)
         return outputs_first(loc, shape, 1), outputs_first(scale, shape, 1)
-    if isinstance(base, dist.MultivariateNormal):
-        scale_tril = full_scale_tril(base)
-        loc = jnp.broadcast_to(base.loc, scale_tril.shape[:-1])
-        return outputs_first(loc, shape, 1), outputs_first(scale_tril, shape, 2)
+    gaussian = full_gaussian(components)
+    if gaussian is not None:
+        return gaussian
     loc, factor = project_outputs(components, jnp.eye(shape[-1]))
     factor = jnp.asarray(factor)
     covariance = matmul(jnp.swapaxes(factor, -1, -2), factor)

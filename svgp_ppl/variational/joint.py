@@ -164,19 +164,17 @@ def split(
         >>> blocks["g"].value.shape
         (3,)
     """
-    sizes = {name: math.prod(s) for name, s in shapes.items()}
+    size = sum(map(math.prod, shapes.values()))
     (total,) = joint.event_shape
-    if sum(sizes.values()) != total:
+    if size != total:
         raise ValueError(
             f"the joint q(v) '{group}' has {total} values, but its processes need "
-            f"{sum(sizes.values())}: {dict(shapes)}. Give it one value per inducing "
-            "input and output."
+            f"{size}: {dict(shapes)}. Give it one value per inducing input and output."
         )
     blocks, start = {}, 0
-    for name, shape in shapes.items():
-        part = value[start : start + sizes[name]].reshape(shape)
+    for name, part in unstack(value, shapes).items():
         blocks[name] = Block(joint, part, start, group)
-        start += sizes[name]
+        start += part.size
     return blocks
 
 

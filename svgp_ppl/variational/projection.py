@@ -17,8 +17,8 @@ __all__ = [
     "Projected",
     "can_marginalise",
     "full_gaussian",
-    "full_scale_tril",
     "loc_and_scale",
+    "loc_and_scale_tril",
     "outputs_first",
     "project",
     "project_outputs",
@@ -183,8 +183,7 @@ def _(qv: dist.Normal, a):
 @project.register
 def _(qv: dist.MultivariateNormal, a):
     """Full covariance S Sᵀ: the factor is Sᵀ a."""
-    scale_tril = full_scale_tril(qv)
-    loc = jnp.broadcast_to(qv.loc, scale_tril.shape[:-1])
+    loc, scale_tril = loc_and_scale_tril(qv)
     return Projected(matmul(loc, a), matmul(jnp.swapaxes(scale_tril, -1, -2), a))
 
 
@@ -210,10 +209,11 @@ def loc_and_scale(qv: Any) -> tuple[Array, Array]:
     return jnp.broadcast_to(base.loc, shape), jnp.broadcast_to(base.scale, shape)
 
 
-def full_scale_tril(qv: Any) -> Array:
-    """The factor of a MultivariateNormal with its whole batch shape, [.., M, M]."""
-    tril = jnp.asarray(qv.scale_tril)
-    return jnp.broadcast_to(tril, (*qv.batch_shape, *tril.shape[-2:]))
+def loc_and_scale_tril(qv: Any) -> tuple[Array, Array]:
+    """Of a MultivariateNormal, each with its whole batch shape: [.., M], [.., M, M]."""
+    shape = qv.shape()
+    scale_tril = jnp.broadcast_to(qv.scale_tril, (*shape, shape[-1]))
+    return jnp.broadcast_to(qv.loc, shape), scale_tril
 
 
 # ------------------------------------------------------- one process of a joint q(v)
@@ -286,6 +286,5 @@ def full_gaussian(qv: Any) -> tuple[Array, Array] | None:
     base: Any = qv.base_dist if isinstance(qv, dist.Independent) else qv
     if not isinstance(base, dist.MultivariateNormal):
         return None
-    return outputs_first(base.loc, shape, 1), outputs_first(
-        full_scale_tril(base), shape, 2
-    )
+    loc, scale_tril = loc_and_scale_tril(base)
+    return outputs_first(loc, shape, 1), outputs_first(scale_tril, shape, 2)
