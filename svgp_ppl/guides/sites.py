@@ -39,7 +39,13 @@ from svgp_ppl.variational import (
     log_weights,
     simplified,
 )
-from svgp_ppl.variational.sites import Prior, gaussian_at, moments, pseudo_data_of
+from svgp_ppl.variational.sites import (
+    Prior,
+    gaussian_at,
+    moments,
+    pseudo_data_of,
+    rows_of,
+)
 
 __all__ = ["AutoSites", "gaussians_of", "prior_of"]
 
@@ -300,30 +306,22 @@ def _sites_at(
     names: Sequence[str], found: list, is_stacked: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """H and y of a group, from every q(v) of a fit and the priors there."""
-    of_v = {}
-    for loc, covariance, priors in found:
-        loc, covariance = np.ravel(loc), scipy.linalg.block_diag(*covariance)
-        stop = 0
-        for name, prior in priors.items():
-            start, stop = stop, stop + np.size(prior.mean)
-            of_v[name] = loc, covariance, np.arange(start, stop), prior
-    missing = sorted(set(names) - set(of_v))
+    held = [one for one in found if not one[2].keys().isdisjoint(names)]
+    stacked = {name: prior for *_, priors in held for name, prior in priors.items()}
+    missing = sorted(set(names) - set(stacked))
     if missing:
         raise ValueError(
             f"start has no Gaussian q(v) of the process(es) {missing}: AutoGaussian, "
             "AutoCoupled, AutoDeep and AutoMixture have one."
         )
-    parts = [of_v[name] for name in names]
-    loc = np.concatenate([loc[rows] for loc, _, rows, _ in parts])
-    size = len(loc)
-    covariance, stops = np.zeros((size, size)), np.cumsum([len(p[2]) for p in parts])
-    spans = [slice(stop - len(p[2]), stop) for stop, p in zip(stops, parts)]
-    for span, (_, one, rows, _) in zip(spans, parts):
-        for other_span, (_, other, columns, _) in zip(spans, parts):
-            if one is other:  # parts of one Gaussian
-                covariance[span, other_span] = one[np.ix_(rows, columns)]
-    priors = OrderedDict((name, of_v[name][3]) for name in names)
-    num_groups = 1 if is_stacked else len(parts[0][3].mean)
+    loc = np.concatenate([np.ravel(loc) for loc, _, _ in held])
+    every = [block for _, blocks, _ in held for block in blocks]
+    covariance = np.asarray(scipy.linalg.block_diag(*every))
+    places = rows_of(stacked)
+    rows = np.concatenate([np.ravel(places[name]) for name in names])
+    loc, covariance = loc[rows], covariance[np.ix_(rows, rows)]
+    priors = {name: stacked[name] for name in names}
+    num_groups = 1 if is_stacked else len(priors[names[0]].mean)
     loc = loc.reshape(num_groups, -1)
     blocks = covariance.reshape(num_groups, loc.shape[1], num_groups, loc.shape[1])
     diagonal = np.arange(num_groups)

@@ -13,7 +13,6 @@ are what the fit leaves out. The Gaussian N(m, R A⁻¹ Rᵀ) over all of v, whi
 approximation has at the fit, gives the sites that processes share.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ import scipy.linalg
 
 from svgp_ppl.mcmc.laplace import Curvature, covariance_from, root_of
 from svgp_ppl.mcmc.target import Target
-from svgp_ppl.variational.sites import Prior
+from svgp_ppl.variational.sites import Prior, rows_of
 
 __all__ = ["Coupled", "Gaussian", "coupled", "joined_or_apart"]
 
@@ -113,12 +112,11 @@ def joined_or_apart(
         return Coupled([Gaussian(loc[None], covariance[None], priors)], 1)
     inverse = root_of(covariance)[1]
     precision = inverse @ inverse.T
-    found, stop = [], 0
-    for name, prior in priors.items():
-        start, stop = stop, stop + np.size(prior.mean)
-        rows = np.arange(start, stop).reshape(np.shape(prior.mean))
+    found = []
+    for name, rows in rows_of(priors).items():
         blocks = precision[rows[:, :, None], rows[:, None, :]]
-        found.append(Gaussian(loc[rows], np.linalg.inv(blocks), {name: prior}))
+        of_one = {name: priors[name]}
+        found.append(Gaussian(loc[rows], np.linalg.inv(blocks), of_one))
     return Coupled(found, sum(len(one.loc) for one in found))
 
 
@@ -127,9 +125,7 @@ def _in_the_order_of_the_model(
 ) -> tuple[Mapping[str, Prior], np.ndarray]:
     """The processes, each after those it is conditioned on; where their values were."""
     stacked = {name: prior for one in found for name, prior in one.priors.items()}
-    stops = np.cumsum([np.size(prior.mean) for prior in stacked.values()])
-    rows = dict(zip(stacked, np.split(np.arange(stops[-1]), stops[:-1])))
+    rows = rows_of(stacked)
     names = [name for name in target.whitened_names if name in stacked]
-    # A program would sort the names of a plain dict.
-    priors = OrderedDict((name, stacked[name]) for name in names)
-    return priors, np.concatenate([rows[name] for name in names])
+    priors = {name: stacked[name] for name in names}
+    return priors, np.concatenate([np.ravel(rows[name]) for name in names])

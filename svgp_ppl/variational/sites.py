@@ -47,6 +47,7 @@ __all__ = [
     "gaussian_at",
     "moments",
     "pseudo_data_of",
+    "rows_of",
     "sites_of",
 ]
 
@@ -172,6 +173,15 @@ class Prior(NamedTuple):
 
     mean: Any
     scale_tril: Any
+
+
+def rows_of(priors: Mapping[str, Prior]) -> dict[str, np.ndarray]:
+    """Where the values of each process are in the stack of all, [P, M] by name."""
+    rows, stop = {}, 0
+    for name, prior in priors.items():
+        start, stop = stop, stop + np.size(prior.mean)
+        rows[name] = np.arange(start, stop).reshape(np.shape(prior.mean))
+    return rows
 
 
 def gaussian_at(
