@@ -16,7 +16,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     halton_sequence,
 )
 from svgp_ppl.mcmc.samplers.hmc import HMCInfo, hmc_info, trajectory, unit_masses
-from svgp_ppl.mcmc.samplers.sampler import CHAINS, require_numbers
+from svgp_ppl.mcmc.samplers.sampler import CHAINS, require_numbers, require_positive
 
 __all__ = ["ChEES", "ChEESTuned", "ChEESWarmup"]
 
@@ -77,11 +77,7 @@ class ChEES:
                 "target_acceptance_rate must lie strictly between 0 and 1; got "
                 f"{self.target_acceptance_rate}."
             )
-        for name in ("max_num_steps", "learning_rate", "initial_step_size"):
-            if getattr(self, name) <= 0:
-                raise ValueError(
-                    f"{name} must be positive, and is {getattr(self, name)}."
-                )
+        require_positive(self, "max_num_steps", "learning_rate", "initial_step_size")
 
     def init(self, key: Array, position: Any, logdensity_fn: Callable) -> ChEESWarmup:
         """State of the warm-up: trajectories of a single step."""

@@ -210,11 +210,7 @@ class Gibbs(AdaptsOnHost):
         # θ has moved since the last trajectory, so the gradient is out of date.
         start = blackjax.dynamic_hmc.init(v, logdensity_fn, state.draw)
         new, info = hmc_step(
-            key,
-            start,
-            logdensity_fn,
-            tuned,
-            self.divergence_threshold,
+            key, start, logdensity_fn, tuned, self.divergence_threshold
         )
         statistics = {
             "diverging": info.is_divergent,

@@ -15,7 +15,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     pytree_size,
 )
 from svgp_ppl.mcmc.samplers.hmc import squared_distance, unit_masses
-from svgp_ppl.mcmc.samplers.sampler import require_numbers
+from svgp_ppl.mcmc.samplers.sampler import require_numbers, require_positive
 
 __all__ = ["MCLMC", "MCLMCInfo", "MCLMCWarmup"]
 
@@ -81,11 +81,9 @@ class MCLMC:
 
     def __post_init__(self):
         require_numbers(self)
-        for name in ("num_steps_a_draw", "desired_energy_variance", "num_rounds"):
-            if getattr(self, name) <= 0:
-                raise ValueError(
-                    f"{name} must be positive, and is {getattr(self, name)}."
-                )
+        require_positive(
+            self, "num_steps_a_draw", "desired_energy_variance", "num_rounds"
+        )
 
     def init(self, key: Array, position: Any, logdensity_fn: Callable) -> MCLMCWarmup:
         """A random direction, and a step size for a standard normal distribution."""

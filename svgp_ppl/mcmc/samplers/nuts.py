@@ -19,7 +19,11 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import (
     pytree_size,
 )
 from svgp_ppl.mcmc.samplers.metrics import dense_metric, with_shrunk_correlations
-from svgp_ppl.mcmc.samplers.sampler import StepsThenAdapts, require_numbers
+from svgp_ppl.mcmc.samplers.sampler import (
+    StepsThenAdapts,
+    require_numbers,
+    require_positive,
+)
 
 __all__ = ["NUTS", "NUTSInfo", "NUTSTuned", "NUTSWarmup"]
 
@@ -97,11 +101,7 @@ class NUTS(StepsThenAdapts):
                 f'metric must be "diagonal" or "dense"; got {self.metric!r}.'
             )
         require_numbers(self)
-        for name in ("initial_step_size", "divergence_threshold"):
-            if getattr(self, name) <= 0:
-                raise ValueError(
-                    f"{name} must be positive, and is {getattr(self, name)}."
-                )
+        require_positive(self, "initial_step_size", "divergence_threshold")
         if self.max_num_doublings < 1:
             raise ValueError(
                 f"max_num_doublings must be at least 1; got {self.max_num_doublings}."

@@ -21,7 +21,9 @@ __all__ = [
     "StochasticGradient",
     "TunesTogether",
     "UsesPrior",
+    "is_biased",
     "require_numbers",
+    "require_positive",
     "tunes_together",
 ]
 
@@ -215,3 +217,11 @@ def require_numbers(sampler: Any) -> None:
         is_number = is_count or isinstance(value, float | np.floating)
         if field.type in (float, "float") and not (is_number and np.isfinite(value)):
             raise ValueError(f"{name} must be a finite number, and is {value!r}.")
+
+
+def require_positive(sampler: Any, *names: str) -> None:
+    """Raise unless these settings of a sampler, which are numbers, are positive."""
+    for name in names:
+        value = getattr(sampler, name)
+        if value <= 0:
+            raise ValueError(f"{name} must be positive, and is {value}.")
