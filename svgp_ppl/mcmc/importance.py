@@ -22,7 +22,7 @@ import numpy as np
 from jax import random
 
 from svgp_ppl.checks import require_arguments, require_count, require_key
-from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape, smoothed
+from svgp_ppl.diagnostics.pareto import good_shape, pareto_smoothed
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
 from svgp_ppl.guides.fitted import guide_and_params
@@ -143,8 +143,9 @@ def importance_sample(
             bar.close()
         positions, log_weights = second
         seconds = time.perf_counter() - began
-        kept = _resampled(key_kept, log_weights, num_kept)
-        attrs = _trust(log_weights) | {
+        weights, shape = _smoothed(log_weights)
+        kept = _resampled(key_kept, weights, num_kept)
+        attrs = _trust(weights, shape) | {
             "num_proposals": len(log_weights),
             "init": "fit",
             "coordinates": "collapsed" if target.is_collapsed else "fitted",
@@ -154,9 +155,8 @@ def importance_sample(
             (positions, log_weights),
         )
         chains = _as_chains(draws, kept_weights, seconds, program.seconds)
-        of = ("importance", {})
-        given = (log_likelihood, axes, attrs)
-        return as_arviz(key_target, chains, target, start, of, *given)
+        given = (("importance", {}), log_likelihood, axes, attrs)
+        return as_arviz(key_target, chains, target, start, *given)
 
 
 def _require_standard(start: Start) -> None:
@@ -259,7 +259,7 @@ def _moved(start: Start, positions: Mapping[str, Any], log_weights) -> Start:
     if OTHERS not in positions:
         return start
     eta = np.asarray(positions[OTHERS], np.float64)
-    weights = _normalised(smoothed(log_weights))
+    weights, _ = _smoothed(log_weights)
     if 1 / np.sum(weights**2) < _LEAST_EFFECTIVE * eta.shape[1]:
         return start
     mean = weights @ eta
@@ -268,10 +268,9 @@ def _moved(start: Start, positions: Mapping[str, Any], log_weights) -> Start:
     return start._replace(coordinates=coordinates.moved(mean, tril))
 
 
-def _resampled(key, log_weights: np.ndarray, number: int) -> np.ndarray:
+def _resampled(key, weights: np.ndarray, number: int) -> np.ndarray:
     """Proposals to keep, in random order."""
     key_draw, key_order = random.split(key)
-    weights = _normalised(smoothed(log_weights))
 
     def run(key_draw, key_order, weights):
         return random.permutation(key_order, systematic(key_draw, weights, number))
@@ -280,11 +279,9 @@ def _resampled(key, log_weights: np.ndarray, number: int) -> np.ndarray:
     return np.asarray(call(run, made_of, key_draw, key_order, weights, runs_once=True))
 
 
-def _trust(log_weights: np.ndarray) -> dict[str, float]:
+def _trust(weights: np.ndarray, shape: float) -> dict[str, float]:
     """k̂ and the effective number of draws; warns if k̂ is too large."""
-    shape, limit = pareto_shape(log_weights), good_shape(len(log_weights))
-    weights = _normalised(smoothed(log_weights))
-    effective = float(1 / np.sum(weights**2))
+    limit, effective = good_shape(len(weights)), float(1 / np.sum(weights**2))
     if shape > limit:
         warnings.warn(
             f"The Pareto k-hat of the importance weights is {shape:.2f}, above "
@@ -296,9 +293,11 @@ def _trust(log_weights: np.ndarray) -> dict[str, float]:
     return {"pareto_k": shape, "good_k": limit, "effective_sample_size": effective}
 
 
-def _normalised(log_weights: np.ndarray) -> np.ndarray:
+def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Smoothed weights, which sum to one, and k̂."""
+    log_weights, shape = pareto_smoothed(log_weights)
     weights = np.exp(log_weights - np.max(log_weights))
-    return weights / np.sum(weights)
+    return weights / np.sum(weights), shape
 
 
 def _as_chains(draws: dict, log_weights: np.ndarray, seconds, compiling) -> Chains:
