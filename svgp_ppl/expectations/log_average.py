@@ -13,8 +13,8 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from svgp_ppl.expectations.dispatch import by_likelihood
+from svgp_ppl.expectations.nodes import shifted
 from svgp_ppl.expectations.trapezoid import in_deviations, nearest_singularity
-from svgp_ppl.linalg import safe_sqrt
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["climb", "highest_peaks", "is_log_concave", "log_average_by_trapezoid"]
@@ -67,16 +67,11 @@ def log_average_by_trapezoid(
         starts: Further places from which to climb to a mode, in standard deviations
             from the mean, [C, N] or [C, K, N]; see :func:`highest_peaks`.
     """
-    sd = safe_sqrt(marginal.variance)
-
-    def log_likelihood(e):
-        return likelihood(marginal.mean + sd * e).log_prob(y)
-
     centre, scale = jax.lax.stop_gradient(_centres(likelihood, y, marginal, starts))
     low = jnp.arcsinh((jnp.minimum(-_REACH, centre - _REACH) - centre) / scale)
     high = jnp.arcsinh((jnp.maximum(_REACH, centre + _REACH) - centre) / scale)
-    ticks = jnp.linspace(0.0, 1.0, _NUM_NODES, dtype=sd.dtype)
-    t = low + (high - low) * ticks.reshape(-1, 1, *(1,) * sd.ndim)
+    ticks = jnp.linspace(0.0, 1.0, _NUM_NODES, dtype=centre.dtype)
+    t = low + (high - low) * ticks.reshape(-1, *(1,) * centre.ndim)
     e = centre + scale * jnp.sinh(t)  # [nodes, centres, ..]
     log_jacobian = jnp.log(scale * jnp.cosh(t) * (high - low) / (_NUM_NODES - 1))
     # Density of nodes of every grid at every node, dt/de: [nodes, centres, centres, ..]
@@ -84,7 +79,8 @@ def log_average_by_trapezoid(
     log_density = -0.5 * jnp.log(jnp.square(scale) + jnp.square(distance))
     log_share = jax.nn.log_softmax(_SHARPNESS * log_density, axis=2)
     own = jnp.stack([log_share[:, j, j] for j in range(len(centre))], axis=1)
-    terms = dist.Normal(0.0, 1.0).log_prob(e) + log_likelihood(e) + log_jacobian + own
+    log_p = likelihood(shifted(marginal, e)).log_prob(y)
+    terms = dist.Normal(0.0, 1.0).log_prob(e) + log_p + log_jacobian + own
     return logsumexp(terms, axis=(0, 1))
 
 
@@ -95,15 +91,15 @@ def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> A
     a wide foot: a mode is seen unless two of them share a cell of the grid, which is an
     eighth of a standard deviation, and finer about a registered singularity.
     """
-    sd = safe_sqrt(marginal.variance)
-    grid = jnp.linspace(-_REACH, _REACH, _NUM_SCANNED, dtype=sd.dtype)
-    grid = grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd)
+    mean = marginal.mean
+    grid = jnp.linspace(-_REACH, _REACH, _NUM_SCANNED, dtype=mean.dtype)
+    grid = grid.reshape(-1, *(1,) * mean.ndim) + jnp.zeros_like(mean)
     singularity = nearest_singularity(likelihood, y)
     if singularity is not None:
-        place, width = in_deviations(marginal.mean, marginal.variance, singularity)
+        place, width = in_deviations(mean, marginal.variance, singularity)
         grid = jnp.concatenate([grid, place + width * jnp.sinh(grid)])
         grid = jnp.sort(jnp.clip(grid, -_REACH, _REACH), axis=0)
-    heights = likelihood(marginal.mean + sd * grid).log_prob(y)
+    heights = likelihood(shifted(marginal, grid)).log_prob(y)
     heights = jnp.nan_to_num(heights, nan=-jnp.inf) - 0.5 * jnp.square(grid)
     ends = jnp.full_like(heights[:1], -jnp.inf)
     before = jnp.concatenate([ends, heights[:-1]])
@@ -121,31 +117,30 @@ def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
     singularity of a likelihood, if there is one: a step that is much narrower than the
     marginal has no mode of its own.
     """
-    sd = safe_sqrt(marginal.variance)
 
     def log_likelihood(e):
-        return likelihood(marginal.mean + sd * e).log_prob(y)
+        return likelihood(shifted(marginal, e)).log_prob(y)
 
     find = _one_mode if is_log_concave(likelihood) else _modes
-    centre, scale = find(log_likelihood, sd, starts)
+    centre, scale = find(log_likelihood, marginal.mean, starts)
     singularity = nearest_singularity(likelihood, y)
     if singularity is None:
         return centre, scale
     place, width = in_deviations(marginal.mean, marginal.variance, singularity)
     width = jnp.minimum(width, 1.0)
-    add = (jnp.broadcast_to(values, sd.shape)[None] for values in (place, width))
+    add = (jnp.broadcast_to(x, marginal.mean.shape)[None] for x in (place, width))
     return tuple(map(jnp.concatenate, zip((centre, scale), add)))
 
 
 def _modes(
-    log_likelihood: Callable, sd: Array, starts: Array | None
+    log_likelihood: Callable, like: Array, starts: Array | None
 ) -> tuple[Array, Array]:
     """Modes of −e²/2 + ℓ(e), and the scales of their curvature, at most 1; [C, ..].
 
     Reached from the middle of the marginal, from the maximum of the likelihood (often
     the same mode) and from ``starts``.
     """
-    best = _best_of_likelihood(log_likelihood, sd)
+    best = _best_of_likelihood(log_likelihood, like)
     begin = jnp.stack([jnp.zeros_like(best), best])
     begin = begin if starts is None else jnp.concatenate([begin, starts])
     centre, scale = _modes_from(begin, log_likelihood)
@@ -153,11 +148,11 @@ def _modes(
 
 
 def _one_mode(
-    log_likelihood: Callable, sd: Array, starts: Array | None
+    log_likelihood: Callable, like: Array, starts: Array | None
 ) -> tuple[Array, Array]:
     """The same for a concave ℓ, [1, ..]: from ``starts``, or the best of a grid."""
     objective = _integrand(log_likelihood)
-    begin = _best_of_grid(objective, sd)[None] if starts is None else starts
+    begin = _best_of_grid(objective, like)[None] if starts is None else starts
     return _modes_from(begin, log_likelihood)
 
 
@@ -199,7 +194,7 @@ def _half_width(objective: Callable, centre: Array) -> Array:
     return jnp.min(jnp.where(is_lower, away, 1.0), axis=0)
 
 
-def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
+def _best_of_likelihood(log_likelihood: Callable, like: Array) -> Array:
     """A maximum of ℓ(e), by a climb from the best of a grid over the marginal."""
 
     def towards_the_data(e):
@@ -208,13 +203,13 @@ def _best_of_likelihood(log_likelihood: Callable, sd: Array) -> Array:
         step = slope / jnp.maximum(jnp.abs(curvature), jnp.finfo(e.dtype).tiny)
         return jnp.clip(jnp.nan_to_num(step), -_LEAP, _LEAP)
 
-    return climb(log_likelihood, towards_the_data, _best_of_grid(log_likelihood, sd))
+    return climb(log_likelihood, towards_the_data, _best_of_grid(log_likelihood, like))
 
 
-def _best_of_grid(function: Callable, sd: Array) -> Array:
+def _best_of_grid(function: Callable, like: Array) -> Array:
     """The maximum of an elementwise function, to half a standard deviation, [..]."""
-    grid = jnp.linspace(-_REACH, _REACH, 41, dtype=sd.dtype)
-    heights = function(grid.reshape(-1, *(1,) * sd.ndim) + jnp.zeros_like(sd))
+    grid = jnp.linspace(-_REACH, _REACH, 41, dtype=like.dtype)
+    heights = function(grid.reshape(-1, *(1,) * like.ndim) + jnp.zeros_like(like))
     return grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
 
 

@@ -21,6 +21,7 @@ from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product, weighted_s
 from svgp_ppl.marginals import Marginal
 
 __all__ = [
+    "REACH",
     "ClosedForm",
     "GaussHermite",
     "Method",

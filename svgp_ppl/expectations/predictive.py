@@ -207,9 +207,7 @@ def _at_mode(
     t = t.reshape(len(nodes), *(1,) * (centre.ndim - 1), width)
     e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], t)
 
-    def objective(e):
-        return log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
-
+    objective = _integrand(log_likelihood)
     # ∫ g(e) de = Σ w g(e_i) / N(t_i; 0, I) |spread|
     squares = 0.5 * jnp.sum(jnp.square(t), axis=-1)
     terms = objective(e) + squares
@@ -232,10 +230,7 @@ def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
         [.., N, Q], [.., N, Q] and [.., N, Q, Q] without derivatives.
     """
     eye = jnp.eye(like.shape[-1], dtype=like.dtype)
-
-    def objective(e):
-        return log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
-
+    objective = _integrand(log_likelihood)
     slope = jax.grad(lambda e: jnp.sum(objective(e)))
 
     def principal(e):
@@ -253,6 +248,11 @@ def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
 
     centre = climb(objective, newton, jnp.zeros_like(like))
     return jax.lax.stop_gradient((centre, *principal(centre)))
+
+
+def _integrand(log_likelihood: Callable) -> Callable:
+    """ℓ(e) − ‖e‖²/2."""
+    return lambda e: log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
 
 
 def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:

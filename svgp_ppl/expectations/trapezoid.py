@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from svgp_ppl.expectations.dispatch import by_likelihood
-from svgp_ppl.expectations.nodes import REACH
-from svgp_ppl.linalg import safe_sqrt
+from svgp_ppl.expectations.nodes import REACH, shifted
 from svgp_ppl.marginals import Marginal
 
 __all__ = [
@@ -69,7 +68,7 @@ def average_about(
         *jax.lax.stop_gradient((marginal.mean, marginal.variance, singularity)),
         num_nodes,
     )
-    values = function(marginal.mean + safe_sqrt(marginal.variance) * nodes)
+    values = function(shifted(marginal, nodes))
     return jnp.sum(weights * values, axis=0)
 
 
