@@ -12,7 +12,8 @@ import optax
 from jax import random
 
 import svgp_ppl as gp
-from benchmarks.papers.savigp.sparsity import positive, tanh_warp
+from benchmarks.papers.params import positive
+from benchmarks.papers.savigp.sparsity import tanh_warp
 
 SETS = ("creep", "abalone")
 NUM_INDUCING, NUM_STEPS = 200, 3000

@@ -7,7 +7,6 @@ another. Each in a process of its own, because of the memory. D = 8, Gaussian
 likelihood.
 """
 
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -79,10 +78,10 @@ def measured(name: str, dtype: str, rounds: int) -> dict[str, Any]:
         before, seconds, processor = memory()["resident"], [], []
         predicted()
         for _ in range(rounds):
-            used, began = processor_seconds(), time.perf_counter()
+            used, began = time.process_time(), time.perf_counter()
             predicted()
             seconds.append(float(f"{time.perf_counter() - began:.4g}"))
-            processor.append(float(f"{processor_seconds() - used:.4g}"))
+            processor.append(float(f"{time.process_time() - used:.4g}"))
     return {
         **task._asdict(),
         "seconds": seconds,
@@ -153,12 +152,6 @@ def from_file(task: Task, model, posterior, rng, dtype, folder: Path):
             mean[at_rows] = at["y"].mean
 
     return predicted
-
-
-def processor_seconds() -> float:
-    """Of this process, over all its threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def in_words(row: dict[str, Any]) -> Iterator[str]:

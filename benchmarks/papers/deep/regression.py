@@ -13,18 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
-from numpyro.distributions import constraints
 
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.params import positive
 
 START = 2.0
-
-
-def positive(name, value):
-    """A param that stays positive."""
-    return numpyro.param(name, value, constraint=constraints.softplus_positive)
 
 
 def model_of(layers, batch_size: int | None, likelihood, start: float = START):

@@ -19,6 +19,7 @@ from numpyro.distributions import constraints
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.params import positive
 from svgp_ppl.datasets.stored import stored
 
 TWO = ("adult", "connect-4", "magic", "miniboone", "mushroom", "ringnorm", "twonorm")
@@ -38,11 +39,6 @@ SEVERAL = (
 )
 MISSING = ("connect-4", "miniboone")
 NOISES = ("step", "probit", "logit", "softmax")
-
-
-def positive(name, value):
-    """A param that stays positive."""
-    return numpyro.param(name, value, constraint=constraints.softplus_positive)
 
 
 def kernel_of(kind: str, num_columns: int):

@@ -13,7 +13,7 @@ import optax
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
-from benchmarks.papers.savigp.sparsity import positive
+from benchmarks.papers.params import positive
 
 
 def model_of(z, batch: int):

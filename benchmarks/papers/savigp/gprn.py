@@ -14,18 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
-from numpyro.distributions import constraints
 
 import svgp_ppl as gp
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.params import positive
 from benchmarks.papers.scores import error_of
 
 OUTPUTS = (3, 6)  # joints 4 and 7
-
-
-def positive(name, value):
-    """A param that stays positive."""
-    return numpyro.param(name, value, constraint=constraints.softplus_positive)
 
 
 def model_of(num_nodes: int, z_start, batch: int):

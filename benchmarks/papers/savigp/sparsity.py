@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
-from numpyro.distributions import constraints
 
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.params import positive
 
 NUGGET = 1e-3
 FAMILIES = ("FG", "MoG1", "MoG2")
@@ -34,11 +34,6 @@ def guide_of(family: str, model):
         case "MoG2":
             return gp.AutoMixture(model, 2, covariance="diagonal")
     raise ValueError(f"family must be one of {FAMILIES}, and is {family!r}.")
-
-
-def positive(name, value):
-    """A param that stays positive."""
-    return numpyro.param(name, value, constraint=constraints.softplus_positive)
 
 
 @dataclass(frozen=True)
