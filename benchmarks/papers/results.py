@@ -137,18 +137,23 @@ def case_of(experiment: Experiment, run) -> Settings:
 
 def _contrast(experiment: Experiment, one: Contrast, runs) -> Row | None:
     measure = next(m for m in experiment.measures if m.name == one.measure)
+    gains = gains_by_split(experiment, one, runs)
+    if not gains:
+        return None
+    case = {"contrast": one.name}
+    theirs = published(experiment, case, one.measure)
+    return Row(case, (Cell(measure, average(gains), len(gains), theirs),))
+
+
+def gains_by_split(experiment: Experiment, one: Contrast, runs) -> list[float]:
+    """What one case has more than the other, on every split that both have."""
 
     def by_split(case: Settings) -> dict[int, float]:
         own = [r for r in runs if case_of(experiment, r) == case]
         return {r["split"]: r["numbers"][one.measure] for r in own}
 
     a, b = by_split(one.case), by_split(one.over)
-    gains = [a[split] - b[split] for split in a.keys() & b.keys()]
-    if not gains:
-        return None
-    case = {"contrast": one.name}
-    theirs = published(experiment, case, one.measure)
-    return Row(case, (Cell(measure, average(gains), len(gains), theirs),))
+    return [a[split] - b[split] for split in sorted(a.keys() & b.keys())]
 
 
 @cache

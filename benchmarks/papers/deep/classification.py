@@ -15,8 +15,9 @@ from scipy.stats import rankdata
 
 import svgp_ppl as gp
 from benchmarks.papers import data, scores
-from benchmarks.papers.deep.regression import DEEP, LARGE, SINGLE, positive
+from benchmarks.papers.deep.regression import DEEP, LARGE, SINGLE
 from benchmarks.papers.experiment import Budget, Experiment, Measure
+from benchmarks.papers.params import positive
 from svgp_ppl.datasets.stored import stored
 
 

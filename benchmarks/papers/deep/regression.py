@@ -48,13 +48,13 @@ def gaussian():
     return gp.likelihoods.Gaussian(positive("noise", 0.1))
 
 
-def predicted(settings, x, y, x_test, likelihood=gaussian):
+def predicted(settings, x, y, x_test):
     """The prediction of a fitted model at the test inputs."""
     x, x_test = (jnp.asarray(a, jnp.float32) for a in (x, x_test))
     num_inducing = min(settings["M"], len(np.unique(x, axis=0)))
     layers = gp.deep.layers(np.asarray(x), settings["layers"], num_inducing)
     batch = settings["batch"] if settings["batch"] < len(x) else None
-    model = model_of(layers, batch, likelihood, settings.get("start", START))
+    model = model_of(layers, batch, gaussian, settings.get("start", START))
     fit = gp.fit(
         jax.random.key(0),
         model,

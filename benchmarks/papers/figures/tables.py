@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks.papers.experiment import label
 from benchmarks.papers.figures.style import COLOURS, subplots
-from benchmarks.papers.results import rows
+from benchmarks.papers.results import gains_by_split, rows
 
 
 def lines_of(held, measure: str, is_named: bool):
@@ -102,11 +102,7 @@ def gains(experiment, runs):
     """What draws gain over the Gaussian on every split, a column a contrast."""
     figure, axes = subplots(1, 1, height=3.0)
     for i, one in enumerate(experiment.contrasts):
-        both = []
-        for case in (one.case, one.over):
-            own = [r for r in runs if case.items() <= r["settings"].items()]
-            both.append({r["split"]: r["numbers"][one.measure] for r in own})
-        each = [both[0][split] - both[1][split] for split in sorted(both[0])]
+        each = gains_by_split(experiment, one, runs)
         at = i + np.linspace(-0.2, 0.2, len(each))
         axes.plot(at, each, "o", color=COLOURS[i], alpha=0.8)
         axes.plot([i - 0.3, i + 0.3], [np.mean(each)] * 2, color=COLOURS[i], lw=2.5)
