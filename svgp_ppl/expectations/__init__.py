@@ -4,6 +4,7 @@
 ``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
 ``cumulative``   P(y <= a), for quantiles
 ``incomplete``   P(y <= a) of one distribution, with large parameters too
+``log_average``  log E p(y|f) for one component, ``box`` for two or three
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``dispatch``     which formulas a likelihood has
 ``nodes``        quadrature nodes and draws, and the choice between them

@@ -30,6 +30,8 @@ __all__ = [
     "require_covariance",
 ]
 
+# Standard deviation at the start, where the prior has 1: 0.005 nats of the bound.
+_SMALL = 0.1
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -362,10 +364,6 @@ def _quantiles(qv: Any, q: jax.Array) -> jax.Array:
 
     low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
     return (low + high) / 2
-
-
-# Standard deviation at the start, where the prior has 1: 0.005 nats of the bound.
-_SMALL = 0.1
 
 
 def _has_several_components(trace: dict[str, dict]) -> bool:

@@ -113,6 +113,9 @@ class Target:
         is_collapsed: Whether v is integrated out.
         inducing_origin: Digests of the arguments that the model computes z from.
         data: Second argument of the log density.
+        combine: Its arrays to the arguments of the model.
+        frozen: Values of the ``param`` sites, arrays by name; of trees their leaves.
+        layouts: The trees, by name.
         observed: Data by site name, and which of them are known.
         made_of: What determines the log density besides ``data``.
 

@@ -5,8 +5,8 @@
 For the length of one run of the model a process *is* a function: its latents hold
 values in place of terms. Two ways to draw it, without the mean m(x):
 
-``ExactPath``     jointly at all inputs, those of earlier calls included: the values
-                      drawn become further whitened values, their inputs further z.
+``ExactPath``    jointly at all inputs, those of earlier calls included: the values
+                 drawn become further whitened values, their inputs further z.
 ``FeaturePath``  a prior draw from random features, corrected to pass through u
                       (Matheron's rule: Wilson et al. 2020, eq. 13).
 
