@@ -277,7 +277,7 @@ def _draws_of_guide(key, model, guide: Guide, args, kwargs, num_draws: int) -> S
     """v and θ drawn from q, in the form of draws of a sampler."""
     runs = PosteriorModel(model, guide, args, kwargs, key, points=True)
     runs.require_fit()
-    names = runs.guide_names
+    names = runs.facts.guide_names
 
     def values(sites: dict[str, dict], _) -> dict[str, Any]:
         found = latent_values(sites)

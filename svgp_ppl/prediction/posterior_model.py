@@ -87,6 +87,8 @@ class _Facts(NamedTuple):
         has_layers: Whether the model draws layers.
         is_random: Whether guide or model draw anything besides the whitened values.
         processes: What is remembered of the processes.
+        most_inducing: The largest number of inducing inputs of a process.
+        guide_names: Names of the sites of the guide, none without one.
         may_ignore_inputs: Whether no process is called with an argument as it is, and
             one of these has the columns of its inputs.
     """
@@ -95,6 +97,8 @@ class _Facts(NamedTuple):
     has_layers: bool
     is_random: bool
     processes: ProcessFacts
+    most_inducing: int
+    guide_names: set[str]
     may_ignore_inputs: bool
 
 
@@ -208,12 +212,16 @@ class PosteriorModel:
                 require_same_latents(guide_trace, sites)
                 given = (self.posterior, *self.arguments, guide_trace)
                 require_apart(*given, marginalised(sites))
+            num_data = {n: e.latent.num_data for n, e in observe_sites(sites).items()}
+            sizes = [s["fn"].event_shape[-1] for s in sites.values() if is_inducing(s)]
             return _Facts(
-                {n: e.latent.num_data for n, e in observe_sites(sites).items()},
-                any(map(is_layer, sites.values())),
-                keys.found or _any_drawn(guide_trace, sites),
-                process_facts_of(sites),
-                self._may_ignore_inputs(_views(sites)),
+                num_data=num_data,
+                has_layers=any(map(is_layer, sites.values())),
+                is_random=keys.found or _any_drawn(guide_trace, sites),
+                processes=process_facts_of(sites),
+                most_inducing=max(sizes, default=0),
+                guide_names=set(guide_trace),
+                may_ignore_inputs=self._may_ignore_inputs(_views(sites)),
             )
 
         return self._look(facts, outer)
@@ -268,27 +276,6 @@ class PosteriorModel:
             return [a for a in jax.tree.leaves(found) if isinstance(a, jax.Array)]
 
         return any(inputs_read(jax.make_jaxpr(used)(self._arrays).jaxpr))
-
-    @property
-    def guide_names(self) -> set[str]:
-        """Names of the sites of the guide."""
-        assert isinstance(self.posterior, Guide)
-        guide, params = self.posterior
-
-        def names(args, kwargs, key, params) -> set[str]:
-            return set(trace_of(guide, args, kwargs, key=key, values=params))
-
-        return look(names, self._args, self._kwargs, random.key(0), params)
-
-    @property
-    def most_inducing(self) -> int:
-        """The largest number of inducing inputs of a process."""
-
-        def facts(sites):
-            inducing = filter(is_inducing, sites.values())
-            return max((site["fn"].event_shape[-1] for site in inducing), default=0)
-
-        return self.look(facts)
 
     def over_draws(
         self,

@@ -122,7 +122,7 @@ def _numbers_of_a_draw(
     runs: PosteriorModel, method: PathMethod, num_features: int
 ) -> int:
     """Numbers in the largest matrix of one draw."""
-    n, m = max(runs.num_data.values()), runs.most_inducing
+    n, m = max(runs.num_data.values()), runs.facts.most_inducing
     return (n + m) ** 2 if method == "exact" else (n + m) * max(num_features, m)
 
 
