@@ -16,12 +16,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from svgp_ppl.checks import is_concrete
-from svgp_ppl.features import (
-    LinearFunctional,
-    covariance,
-    has_rows,
-    paired_covariance,
-)
+from svgp_ppl.features import LinearFunctional, covariance, has_rows, paired_covariance
 from svgp_ppl.linalg import (
     PosteriorCache,
     cached_moments,
@@ -82,6 +77,14 @@ class Marginal:
         return Marginal(self.mean[k], self.variance[k], covariance)
 
     @property
+    def full_covariance(self) -> Array:
+        """Covariance of the Q components at each datum, [.., N, Q, Q]."""
+        if self.covariance is not None:
+            return self.covariance
+        variance = self.variance[..., None] if self.is_single else self.variance
+        return variance[..., None] * jnp.eye(variance.shape[-1], dtype=variance.dtype)
+
+    @property
     def total_variance(self) -> Array:
         """Variance of the whole mixture, the shape of one component's ``mean``."""
         return self.total(self.mean, self.variance)[1]
@@ -91,11 +94,9 @@ class Marginal:
         """Covariance of the whole mixture at each datum, [N, Q, Q]."""
         if self.is_single:
             return self.total_variance[:, None, None]
-        covariance = self.covariance
-        if covariance is None:
-            covariance = self.variance[..., None] * jnp.eye(self.mean.shape[-1])
         shift = self.mean - self.average(self.mean)
-        return self.average(covariance + shift[..., :, None] * shift[..., None, :])
+        spread = shift[..., :, None] * shift[..., None, :]
+        return self.average(self.full_covariance + spread)
 
     def average(self, per_component: Array) -> Array:
         """Σ_k π_k value_k over the leading axis K; the value itself without one."""
@@ -276,7 +277,7 @@ class _Seen(NamedTuple):
 
 
 def _whiten(view: View, x: LinearFunctional) -> tuple[Array, Array]:
-    """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖², computed only here."""
+    """a = L⁻¹ k(z, x) and the residual k(x, x) − ‖a‖²."""
     process = view.process
     a = whiten(process.factor, covariance(process.kernel, process.features, x))
     # The difference is positive up to the rounding of the factorisation.
@@ -429,9 +430,8 @@ def _weight_matrix(terms: tuple[Terms, ...], elements: list[Element]) -> Array:
     """[Q, E, N], or [Q, E, 1] when no weight differs between data."""
     rows = [[t.get(element, 0.0) for element in elements] for t in terms]
     width = max(np.size(weight) for row in rows for weight in row)
-    return jnp.stack(
-        [jnp.stack([jnp.broadcast_to(w, (width,)) for w in row]) for row in rows]
-    )
+    rows = [[jnp.broadcast_to(w, (width,)) for w in row] for row in rows]
+    return jnp.stack([jnp.stack(row) for row in rows])
 
 
 def _stack(arrays) -> Array:

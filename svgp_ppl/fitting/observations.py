@@ -61,8 +61,8 @@ def observations_of(
         is_scaled = any(plate and plate["args"][0] == num_rows for plate in plates)
         scale = 1.0 if is_scaled else stands_for
         value = _expectation_of(expected, site)
-        covariance = _covariance(marginal)
-        slopes = jax.grad(value, (1, 2))(marginal, marginal.mean, covariance)
+        moments = marginal.mean, marginal.full_covariance
+        slopes = jax.grad(value, (1, 2))(marginal, *moments)
         if marginal.log_weights is not None:  # the marginal of a mixture is one of K
             slopes = jax.tree.map(lambda slope: jnp.sum(slope, axis=0), slopes)
         score, slope = (scale * each for each in slopes)
@@ -124,20 +124,11 @@ def _quadrature(expected: Expected, site: dict, marginal: Any, scale: Any) -> tu
     if rule is None or width not in _FINER:
         return 0.0, 0, 0
     finer = GaussHermite(round(_FINER[width] * rule.num_nodes))
-    moments = (marginal, marginal.mean, _covariance(marginal))
+    moments = (marginal, marginal.mean, marginal.full_covariance)
     here, there = (
         _expectation_of(expected, site, each)(*moments) for each in (rule, finer)
     )
     return scale * (there - here), rule.num_nodes, finer.num_nodes
-
-
-def _covariance(marginal: Any) -> Array:
-    """Covariance of the components at each datum, [.., N, Q, Q]."""
-    if marginal.covariance is not None:
-        return marginal.covariance
-    if marginal.is_single:
-        return marginal.variance[..., None, None]
-    return marginal.variance[..., None] * jnp.eye(marginal.variance.shape[-1])
 
 
 # --------------------------------------------------------------- processes at their x
@@ -311,7 +302,7 @@ def weights_of(key, model_trace: dict[str, dict], num_draws: int) -> Array:
                     shift += jnp.sum(seen.weights * values[:, None], axis=0)
             shift = shift[0] if start.is_single else shift.T
             value = _expectation_of(expected, site, _coarser(expected, site, start))
-            total += value(start, start.mean + shift, _covariance(start))
+            total += value(start, start.mean + shift, start.full_covariance)
         return total
 
     return log_weights + in_batches(log_likelihood, draws, _DRAWS_AT_A_TIME)

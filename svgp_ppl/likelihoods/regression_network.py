@@ -167,10 +167,7 @@ def _mean_and_variance(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Arr
 
 def _moments_of_product(likelihood: GPRN, marginal: Marginal) -> tuple[Array, Array]:
     """E W f and Cov W f under each component, [.., N, P] and [.., N, P, P]."""
-    c = marginal.covariance
-    if c is None:
-        eye = jnp.eye(marginal.mean.shape[-1], dtype=marginal.mean.dtype)
-        c = marginal.variance[..., None] * eye
+    c = marginal.full_covariance
     m_f, m_w = likelihood.split(marginal.mean)  # [.., N, Q] and [.., N, P, Q]
     *batch, p, q = m_w.shape
     v_f = c[..., :q, :q]
