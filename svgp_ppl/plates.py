@@ -188,11 +188,7 @@ def require_batch_plate(
         rows: Number of those in a batch.
         others: Lengths of arrays that are passed whole.
     """
-    plates = {
-        name: tuple(site["args"])
-        for name, site in model_trace.items()
-        if site["type"] == "plate"
-    }
+    plates = _sizes_of_plates(model_trace)
     fitting = [(size, rows), (size, None if size == rows else rows)]
     if not any(args in fitting for args in plates.values()):
         found = ", ".join(
@@ -228,10 +224,7 @@ def outside_of_plates(
     Yields:
         Name of the site, and name, size N and number of rows B of the plate.
     """
-    found = {
-        name: site for name, site in model_trace.items() if site["type"] == "plate"
-    }
-    plates = {name: tuple(site["args"]) for name, site in found.items()}
+    plates = _sizes_of_plates(model_trace)
     for within, (size, rows) in subsampled(model_trace).items():
         for name, site in model_trace.items():
             is_data = site["type"] == "sample" and site["is_observed"]
@@ -239,6 +232,11 @@ def outside_of_plates(
                 continue
             if site["fn"].batch_shape[-1:] == (rows,):
                 yield name, within, (size, rows)
+
+
+def _sizes_of_plates(sites: dict[str, dict]) -> dict[str, tuple]:
+    """Size and ``subsample_size`` of every plate, by name."""
+    return {n: tuple(s["args"]) for n, s in sites.items() if s["type"] == "plate"}
 
 
 def _stands_for(site: dict, plates: dict[str, tuple], times: float) -> bool:
@@ -253,13 +251,11 @@ def _stands_for(site: dict, plates: dict[str, tuple], times: float) -> bool:
 
 def require_all_rows(sites: dict[str, dict], lengths: Set[int]) -> None:
     """Raise if a plate takes new rows in every run, not as many as an argument has."""
-    for name, site in sites.items():
-        if site["type"] == "plate":
-            size, subsample_size = site["args"]
-            if subsample_size not in (None, size, *lengths):
-                raise ValueError(
-                    f"plate '{name}' takes {subsample_size} of {size} rows, different "
-                    "ones in every run, and a prediction is at all rows: make the "
-                    "plate as long as x, without subsample_size. (Its size may be an "
-                    "argument of the model.)"
-                )
+    for name, (size, subsample_size) in _sizes_of_plates(sites).items():
+        if subsample_size not in (None, size, *lengths):
+            raise ValueError(
+                f"plate '{name}' takes {subsample_size} of {size} rows, different "
+                "ones in every run, and a prediction is at all rows: make the "
+                "plate as long as x, without subsample_size. (Its size may be an "
+                "argument of the model.)"
+            )
