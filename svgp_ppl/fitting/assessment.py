@@ -21,7 +21,6 @@ from numpyro.infer.autoguide import AutoGuide
 
 from svgp_ppl.diagnostics.fitted import Facts, Fitted
 from svgp_ppl.diagnostics.report import Report, report_fit, report_of
-from svgp_ppl.elbo import require_data
 from svgp_ppl.fitting.checks import (
     require_shared_latents,
     require_valid_rows,
@@ -180,7 +179,6 @@ class _Assessment:
         return facts._replace(log_weights=log_weights, cdf=cdf)
 
     def _facts(self, key, guide_trace: dict, model_trace: dict) -> Facts:
-        require_data(model_trace)
         sites = model_trace.values()
         is_deep = any(map(is_layer, sites))
         is_point = not drawn_sites(guide_trace, marginalised(model_trace))

@@ -262,20 +262,18 @@ def require_valid_rows(model: Callable, data: Whole | Minibatches, key) -> None:
             data.forget_pages()
 
 
-def require_deterministic(
-    steps: Steps, start: Start, batch_size: int | None, random_parts: list[str]
-) -> None:
+def require_deterministic(steps: Steps, start: Start, random_parts: list[str]) -> None:
     """Refuse a bound that changes from step to step, before anything is compiled.
 
     Args:
         steps: The inference.
         start: Start of the fit.
-        batch_size: Rows per step, None for all.
         random_parts: Parts known to be random.
     """
-    causes = [] if batch_size is None else [f"batch_size={batch_size}"]
+    data = steps.data
+    causes = [f"batch_size={data.batch_size}"] if isinstance(data, Minibatches) else []
     causes += random_parts
-    args, kwargs = as_jax_arrays(*steps.data.first())
+    args, kwargs = as_jax_arrays(*data.first())
     svi = steps.svi(start.transforms)
 
     def bound(key):

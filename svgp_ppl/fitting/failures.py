@@ -30,12 +30,11 @@ _NO_DERIVATIVE = (
 )
 
 
-def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> str:
+def explain_failure(steps: Steps, block: Block, number: int) -> str:
     """Why a step failed, in words.
 
     Args:
         steps: The steps.
-        params: The last finite values of the parameters.
         block: What the block with the failed step returned.
         number: Number of the failed step.
     """
@@ -50,7 +49,7 @@ def explain_failure(steps: Steps, params: dict, block: Block, number: int) -> st
     else:
         what, otherwise = f"the bound became {-loss} at step {number}.", _TOO_LONG
     try:
-        _, model_trace = steps.traces(block.state.rng_key, params)
+        _, model_trace = steps.traces(block.state.rng_key, block.params)
         reason = explain_non_finite(model_trace, otherwise)
     except ValueError as error:
         reason = f"The model refuses its values there: {error}"

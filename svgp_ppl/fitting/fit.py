@@ -166,7 +166,7 @@ def fit(
     facts = facts_of(steps, start, key_look)
     require_same_processes(init, facts.processes)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):
-        require_deterministic(steps, start, batch_size, facts.random_parts)
+        require_deterministic(steps, start, facts.random_parts)
     origin = _inducing_origin(model, args, kwargs, data, start.params)
     run = _Run(
         steps, start, earlier, order, facts, origin, _block_size(num_steps, data)
@@ -427,7 +427,7 @@ class _Run:
             )
             if done < count:
                 number = self.first + taken + done
-                message = explain_failure(self.steps, block.params, block, number)
+                message = explain_failure(self.steps, block, number)
                 raise NonFiniteBoundError(message, self.so_far())
             taken += count
             yield count
