@@ -31,7 +31,13 @@ from svgp_ppl.kernels import Kernel, kernel_values
 from svgp_ppl.linalg import matmul, squared_distance, whiten
 from svgp_ppl.observations import Expected, latents_of, observe_sites
 from svgp_ppl.rows import in_batches
-from svgp_ppl.variational import Block, is_coupled, project_outputs, simplified
+from svgp_ppl.variational import (
+    Block,
+    group_of,
+    is_coupled,
+    project_outputs,
+    simplified,
+)
 
 __all__ = ["inputs_of", "moments_of", "observations_of", "weights_of"]
 
@@ -257,20 +263,16 @@ def moments_of(
             found[name, "other", name] = None
             continue
         qv = simplified(site["value"], site["fn"].event_shape)
-        group, base = name, qv
-        if isinstance(qv, Block):
-            group, base = qv.group, qv.joint
-        family = _family_of(qv, base)
-        moments = None
+        family, moments = _family_of(qv), None
         if family != "other":
             eye = jnp.eye(site["fn"].event_shape[-1])
             moments = Moments(*project_outputs(qv, eye))
-        found[name, family, group] = moments
+        found[name, family, group_of(name, qv)] = moments
     return found
 
 
-def _family_of(qv: Any, base: Any) -> str:
-    match base:
+def _family_of(qv: Any) -> str:
+    match qv.joint if isinstance(qv, Block) else qv:
         case dist.Independent(base_dist=dist.Normal()):
             return "diagonal"
         case (
