@@ -4,6 +4,7 @@ Its log probability is E_q log p(y_n|f_n) under the q(v) in force: the term of t
 or, with a point in place of q(v), that of the log density for HMC.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -132,9 +133,7 @@ class Expected(dist.Distribution):
         """
         if np.shape(known) == self.batch_shape:
             return self
-        options = {"method": self.method, "key": self.key}
-        size = self.chunk_size
-        other = Expected(self.likelihood, self.latent, chunk_size=size, **options)
+        other = copy.copy(self)
         other.entries = known
         of_entries(self.likelihood, known)(jnp.zeros(self.latent.shape))
         return other
