@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -414,8 +413,7 @@ _AFFINE: dict[Any, Callable] = {
 def _as_array(value):
     if isinstance(value, Latent):
         raise ValueError(NOT_AN_ARRAY)
-    array = data_array(value, _WEIGHTS)
-    return array if isinstance(array, jax.Array | np.ndarray) else jnp.asarray(array)
+    return data_array(value, _WEIGHTS)
 
 
 def _is_zero(weight: Any) -> bool:
