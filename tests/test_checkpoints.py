@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -329,6 +330,17 @@ def test_another_model_guide_or_optimizer_is_refused(whole, tmp_path):
             init=loaded,
             **OPTIONS,
         )
+
+
+def test_params_that_were_changed_are_not_ignored(whole):
+    """The state of the optimiser has the old ones, with which it would go on."""
+    before = whole["adam"]
+    for name in ("another", "variance"):
+        after = replace(before, params={**before.params, name: 2.0})
+        with pytest.raises(ValueError, match=rf"other values of \['{name}'\] than the"):
+            run("adam", 1, init=after)
+    after = run("adam", 1, init=(after.guide, after.params))
+    np.testing.assert_allclose(after.params["variance"], 2.0, atol=0.05)
 
 
 @pytest.mark.parametrize("is_mixture", [True, False])

@@ -162,7 +162,7 @@ def fit(
     done = 0 if earlier is None else len(earlier.losses)
     start = steps.start(key_start, initial, done)
     if earlier is not None:
-        start = at_the_end_of(earlier, start)
+        start = at_the_end_of(earlier, start, steps)
     facts = facts_of(steps, start, key_look)
     require_same_processes(init, facts.processes)
     if is_optax(optimizer) and searches(optimizer, steps.free(start)):

@@ -12,11 +12,15 @@ import numpy as np
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.runtime.checkpoints import Checkpoint, read, restored
+from svgp_ppl.runtime.compilation import call
 
 __all__ = ["at_the_end_of", "fit_in", "frozen_in", "how_to_go_on"]
 
 # Steps that are taken again: after ten, another learning rate has shown itself.
 _NUM_STEPS_AGAIN = 10
+
+# Relative difference of a parameter that another program or machine may make.
+_ROUNDING = 1e-4
 
 _OTHER_FIT = (
     "{source} was fitted with another model, guide, optimiser, freeze= or precision. A "
@@ -25,20 +29,55 @@ _OTHER_FIT = (
 )
 
 
-def at_the_end_of(fit: Fit, start: Start, source: str = "init=") -> Start:
+def at_the_end_of(fit: Fit, start: Start, steps: Steps, source: str = "init=") -> Start:
     """The start of a fit that goes on where another one has ended.
 
     Args:
         fit: The other one.
         start: With the state that belongs to model, guide and optimiser.
+        steps: The steps of the fit that goes on.
         source: Where it comes from, for the error.
 
     Raises:
-        ValueError: It has a state of another kind.
+        ValueError: It has a state of another kind; or other parameters than its state,
+            which would have no effect.
     """
     name = source.replace("{", "{{").replace("}", "}}")
     state = restored(fit.state, start.state, _OTHER_FIT.format(source=name))
-    return start._replace(state=jax.tree.map(jnp.asarray, state))
+    start = start._replace(state=jax.tree.map(jnp.asarray, state))
+    params = _params_of(steps, start)
+    either = sorted(params.keys() | fit.params.keys())
+    of_both = ((name, fit.params.get(name), params.get(name)) for name in either)
+    if names := [name for name, *values in of_both if not _are_close(*values)]:
+        raise ValueError(
+            f"{source} has other values of {names} than the state with which its fit "
+            "goes on: its params were changed, or their constraints depend on the "
+            "data. To start from them, with a new optimiser, write init=(fit.guide, "
+            "fit.params)."
+        )
+    return start
+
+
+def _params_of(steps: Steps, start: Start) -> dict:
+    """The parameters for which the state at a start stands."""
+
+    def run(state, transforms):
+        return steps.svi(transforms).get_params(state)
+
+    made_of = ("parameters of a state", *steps.made_of)
+    given = start.state, start.transforms
+    return jax.device_get(call(run, made_of, *given, runs_once=True))
+
+
+def _are_close(came, wanted) -> bool:
+    """Whether two values of a parameter, which may be trees, are equal to rounding."""
+    came, wanted = jax.tree.leaves(came), jax.tree.leaves(wanted)
+    if list(map(np.shape, came)) != list(map(np.shape, wanted)):
+        return False
+    return all(
+        np.allclose(a, b, _ROUNDING, _ROUNDING * np.max(np.abs(b), initial=0.0))
+        for a, b in zip(came, wanted)
+    )
 
 
 def frozen_in(file: Checkpoint | None) -> dict[str, int]:
@@ -98,7 +137,7 @@ def fit_in(
             f"its parameters were frozen for {found.unfreeze_at} steps, and would be "
             f"for {steps.unfreeze_at}"
         )
-    next_start = at_the_end_of(found, start, f"checkpoint={file.path}")
+    next_start = at_the_end_of(found, start, steps, f"checkpoint={file.path}")
     came = found.losses[len(before) :][: min(_NUM_STEPS_AGAIN, size)]
     wanted = _losses(steps, start, len(before), len(came), size)
     if not np.allclose(came, wanted, rtol=_tolerance(start), equal_nan=True):
