@@ -125,6 +125,20 @@ def test_a_prediction_that_reads_none_of_its_inputs_says_so():
     gp.predict(of(lambda x: 2.0 * x[:, :1]), draws, x_new)
 
 
+def test_a_prediction_at_the_latent_inputs_of_the_fit_says_so():
+    def model(measured, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
+        with numpyro.plate("data", len(measured)):
+            x = numpyro.sample("x", dist.Normal(measured, 0.3))
+            gp.observe("y", gp.likelihoods.Poisson(), f(x[:, None]), obs=y)
+
+    column = COUNTS_X[:, 0]
+    draws = {"f": np.ones((2, len(counts_z()))), "x": np.stack([column, column])}
+    with pytest.warns(UserWarning, match="latent site whose values the posterior has"):
+        gp.predict(model, draws, column + 0.1)
+    gp.predict(model, {"f": draws["f"]}, column[:5], key=random.key(0))
+
+
 @pytest.mark.parametrize("prior", [dist.LogNormal(0.0, 1.0), dist.Uniform(0.0, 5.0)])
 def test_draws_of_an_unconstrained_space_are_refused(prior):
     def with_prior(x, y=None):

@@ -89,8 +89,7 @@ class _Facts(NamedTuple):
         processes: What is remembered of the processes.
         most_inducing: The largest number of inducing inputs of a process.
         guide_names: Names of the sites of the guide, none without one.
-        may_ignore_inputs: Whether no process is called with an argument as it is, and
-            one of these has the columns of its inputs.
+        may_ignore_inputs: Whether an argument may be meant as inputs, and none is.
     """
 
     num_data: dict[str, int]
@@ -221,18 +220,22 @@ class PosteriorModel:
                 processes=process_facts_of(sites),
                 most_inducing=max(sizes, default=0),
                 guide_names=set(guide_trace),
-                may_ignore_inputs=self._may_ignore_inputs(_views(sites)),
+                may_ignore_inputs=self._may_ignore_inputs(sites),
             )
 
         return self._look(facts, outer)
 
-    def _may_ignore_inputs(self, views: list) -> bool:
-        """Whether no argument with the columns of a process is the input of one."""
-        leaves = jax.tree.leaves(self.arguments)
+    def _may_ignore_inputs(self, sites: dict[str, dict]) -> bool:
+        """Whether an argument may be inputs, or measurements of them, and none is."""
+        views, leaves = _views(sites), jax.tree.leaves(self.arguments)
         if any(view.source is leaf for view in views for leaf in leaves):
             return False
-        columns = {np.shape(view.source)[1:] for view in views}
-        return any(a.ndim == 2 and a.shape[1:] in columns for a in self._arrays)
+        inputs = {np.shape(view.source) for view in views} - {()}
+        latent = {np.shape(site["value"]) for site in sites.values() if is_latent(site)}
+        # Measurements of the inputs of one process are as many as a latent site.
+        meant = inputs | ({(n,) for n, *_ in inputs} & latent)
+        columns = {shape[1:] for shape in meant}
+        return any(a.ndim and a.shape[1:] in columns for a in self._arrays)
 
     def require_fit(self) -> None:
         """Raise unless the posterior fits the model, which has something to predict."""

@@ -76,7 +76,7 @@ def predict(
             "the predictions do not depend on the arrays passed to the model: the "
             "processes are called with other inputs, maybe with those of the fit. The "
             "model must take them from its argument: f(x), with x no variable from "
-            "outside.",
+            "outside, and no latent site whose values the posterior has.",
             stacklevel=2,
         )
     if isinstance(runs.posterior, Samples):
