@@ -170,6 +170,11 @@ def test_mclmc_is_near_the_posterior(precision):
     assert np.all(chains.stats["energy_variance"].mean(1) < 2e-3)
 
 
+def test_mclmc_wants_two_values():
+    with pytest.raises(ValueError, match="directions of at least two values"):
+        MCLMC().init(jax.random.key(0), {"theta": jnp.zeros(())}, jnp.sum)
+
+
 # --------------------------------------------------------------------------- tuning
 
 

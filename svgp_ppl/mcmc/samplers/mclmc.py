@@ -86,9 +86,19 @@ class MCLMC:
         )
 
     def init(self, key: Array, position: Any, logdensity_fn: Callable) -> MCLMCWarmup:
-        """A random direction, and a step size for a standard normal distribution."""
-        state = blackjax.mclmc.init(position, logdensity_fn, key)
+        """A random direction, and a step size for a standard normal distribution.
+
+        Raises:
+            ValueError: There is only one value, which has no directions.
+        """
         ones: Any = unit_masses(position)
+        if len(ones) < 2:
+            raise ValueError(
+                "MCLMC draws directions of at least two values, and only one is "
+                "sampled here. NUTS takes one; with sample(coordinates='whitened'), "
+                "or 'fitted', those of processes are sampled too."
+            )
+        state = blackjax.mclmc.init(position, logdensity_fn, key)
         length: Any = jnp.sqrt(jnp.sum(ones))
         return MCLMCWarmup(state, MCLMCAdaptationState(length, 0.25 * length, ones))
 
