@@ -184,7 +184,7 @@ def test_our_guide_in_both_losses():
 @pytest.mark.parametrize(
     ("of_f", "of_model", "of_guide"),
     [
-        (handlers.scale(scale=0.25), 1.0, 1.0),
+        pytest.param(handlers.scale(scale=0.25), 1.0, 1.0, marks=pytest.mark.thorough),
         (handlers.mask(mask=False), 1.0, 1.0),
         (handlers.scale(scale=2.0), 0.5, 0.3),
     ],
@@ -319,7 +319,14 @@ def data_around_a_latent(f, level):
 
 
 @pytest.mark.parametrize(
-    "guide", [AutoGaussian, AutoCoupled, lambda m: AutoMixture(m, 2)]
+    "guide",
+    [
+        AutoGaussian,
+        *(
+            pytest.param(guide, marks=pytest.mark.thorough)
+            for guide in (AutoCoupled, lambda m: AutoMixture(m, 2))
+        ),
+    ],
 )
 @pytest.mark.parametrize(
     "part, is_averaged",

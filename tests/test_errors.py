@@ -625,7 +625,13 @@ def outputs(x):
     return both[..., 0], both[..., 1]
 
 
-@pytest.mark.parametrize(("latents", "block"), [(apart, ["f", "g"]), (outputs, ["f"])])
+@pytest.mark.parametrize(
+    ("latents", "block"),
+    [
+        pytest.param(apart, ["f", "g"], marks=pytest.mark.thorough),
+        (outputs, ["f"]),
+    ],
+)
 def test_propagate_of_a_part_of_a_coupled_q(latents, block):
     def model(x, y=None, together=False):
         f, g = latents(x)

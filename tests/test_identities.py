@@ -321,7 +321,15 @@ def _processes(variational):
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
-        *((kind, 64) for kind in VARIATIONAL if kind != "coupled"),
+        ("Delta", 64),
+        ("full", 64),
+        ("coupled pairs", 64),
+        ("coupled mixture", 64),
+        ("mixture, diagonal and points", 64),
+        *(
+            pytest.param(kind, 64, marks=pytest.mark.thorough)
+            for kind in ("diagonal", "joint diagonal", "diagonal mixture")
+        ),
         pytest.param("coupled", 64, marks=pytest.mark.slow),  # pairs are coupled, too
         pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
     ],

@@ -56,7 +56,7 @@ def test_positive_numbers_and_shares(size, precision):
         assert error(dist.Beta(a, b), stats.beta(a, b), places) < 2e-4
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize(
     "total", [1, pytest.param(30, marks=pytest.mark.thorough), 5000, 2_000_000]
 )
@@ -79,7 +79,7 @@ def test_successes_and_failures(total, logit, precision):
     assert error(dist.GeometricProbs(float_of(share)), geometric, places) < 1e-5
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize("df", [0.5, 4.0, 150.0, 1e4, 1e9])
 def test_heavy_tails(df, precision):
     places = np.concatenate([AWAY, 1e-3 * AWAY, [-1e6, 1e6]])

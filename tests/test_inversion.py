@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import svgp_ppl as gp
 from svgp_ppl.prediction.inversion import inverted
-from tests.conftest import both_precisions, single_first
+from tests.conftest import single_first
 
 LEVELS = np.array([0.001, 0.05, 0.5, 0.95, 0.999])
 
@@ -88,7 +88,7 @@ def at_variance(likelihood, variance):
     return gp.predict(model, {"f": np.zeros((1, 1), dtype)}, x)["y"]
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize(
     "variance",
     [*(pytest.param(v, marks=pytest.mark.thorough) for v in (9.0, 25.0)), 60.0],

@@ -316,12 +316,17 @@ def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
     """The square of 100,000 wraps around in 32 bits, that of 200 in 16."""
     marginal = Marginal(jnp.array([1.5, 4.0]) * 1e5, jnp.full(2, 1e8))
     y = jnp.array([1e5, 3e5])
+
+    def moments(given):
+        of = make(given), y, marginal
+        return variational_expectation(*of), log_predictive_density(*of)
+
     for scale, dtype in ((100_000, "int32"), (200, "int16"), (200, "uint8")):
-        exact = make(float(scale))
-        for given in (scale, np.full(2, scale, dtype), jnp.full(2, scale, dtype)):
-            for moments in (variational_expectation, log_predictive_density):
-                found = moments(make(given), y, marginal)
-                np.testing.assert_allclose(found, moments(exact, y, marginal), 1e-5)
+        whole = scale, np.full(2, scale, dtype), jnp.full(2, scale, dtype)
+        given = float(scale), *whole
+        exact, *found = jax.jit(lambda given=given: list(map(moments, given)))()
+        for one in found:
+            np.testing.assert_allclose(one, exact, 1e-5)
     assert make(np.full(2, 0.3)).scale.dtype == np.float64  # and no word of JAX
     assert make(np.full(2, 0.3, np.float16)).scale.dtype == np.float32
 
@@ -340,14 +345,19 @@ def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
 def test_values_of_few_bits_count_for_what_they_are(make, y, dtypes):
     """Their logarithms are in single precision, or half, where the latent is double."""
     marginal, data = Marginal(jnp.array([0.5]), jnp.array([0.3])), jnp.array([y])
-    for dtype in dtypes:
-        for function in (variational_expectation, log_predictive_density):
-            found, exact = (
-                function(make(np.array([8]).astype(of)), data, marginal)
-                for of in (dtype, float)
-            )
+
+    @jax.jit
+    def moments():
+        made = [make(np.array([8]).astype(of)) for of in (float, *dtypes)]
+        functions = variational_expectation, log_predictive_density
+        return [
+            [function(one, data, marginal) for one in made] for function in functions
+        ]
+
+    for exact, *found in moments():
+        for dtype, few in zip(dtypes, found):
             rtol = 1e-6 if dtype == "float16" else 1e-12
-            np.testing.assert_allclose(found, exact, rtol)
+            np.testing.assert_allclose(few, exact, rtol)
 
 
 def test_draws_have_the_moments_of_the_likelihood():

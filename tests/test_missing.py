@@ -1,5 +1,7 @@
 """Missing data by ``observe(..., mask=)``: the model without them, to rounding."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,50 +68,51 @@ def by_output(x, y, known):
             gp.observe(f"y{p}", likelihood, latent[..., p], obs=at_p[0], mask=at_p[1])
 
 
-@pytest.fixture(scope="module")
-def posteriors():
-    """Fits and draws of both, by name."""
-    found = {}
+def of_rows(function, **options):
+    """Of all rows with holes, and of the rows without."""
     with jax.enable_x64(True):
-        for name, data in ROWS.items():
-            options = {"num_steps": 30, "progress": False}
-            fitted = gp.fit(random.key(0), model, None, *data, **options)
-            options = {"num_chains": 2, "num_warmup": 5, "num_samples": 40}
-            options |= {"sampler": Walk(), "log_likelihood": True, "progress": False}
-            found[name] = fitted, gp.sample(random.key(1), model, *data, **options)
-    return found
+        return [function(*data, progress=False, **options) for data in ROWS.values()]
 
 
-def both(posteriors, which, function):
-    return [function(posteriors[name][which]) for name in ROWS]
+@pytest.fixture(scope="module")
+def fits():
+    return of_rows(partial(gp.fit, random.key(0), model, None), num_steps=30)
+
+
+@pytest.fixture(scope="module")
+def draws():
+    options = {"num_chains": 2, "num_warmup": 5, "num_samples": 40}
+    options |= {"sampler": Walk(), "log_likelihood": True}
+    return of_rows(partial(gp.sample, random.key(1), model), **options)
 
 
 @pytest.mark.thorough
-def test_fits_and_draws_are_those_of_the_other_rows(posteriors):
-    losses = both(posteriors, 0, lambda fitted: fitted.losses)
-    np.testing.assert_allclose(*losses, rtol=1e-9)
-    draws = both(posteriors, 1, lambda d: group(d, "posterior")["variance"])
-    np.testing.assert_allclose(*draws, rtol=1e-9)
-    likelihoods = both(posteriors, 1, lambda d: group(d, "log_likelihood")["y"])
+def test_fits_and_draws_are_those_of_the_other_rows(fits, draws):
+    np.testing.assert_allclose(*(fitted.losses for fitted in fits), rtol=1e-9)
+    variances = [group(d, "posterior")["variance"] for d in draws]
+    np.testing.assert_allclose(*variances, rtol=1e-9)
+    likelihoods = [group(d, "log_likelihood")["y"] for d in draws]
     np.testing.assert_allclose(*likelihoods, rtol=1e-8)
-    one, other = both(posteriors, 1, lambda d: loo(d).elpd)
+    one, other = (loo(d).elpd for d in draws)
     assert one == pytest.approx(other, rel=1e-8)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_predictions_are_those_of_the_other_rows(posteriors, which):
-    means = both(posteriors, which, lambda p: gp.predict(model, p, NEW_X)["y"].mean)
+@pytest.mark.parametrize(
+    "which", [pytest.param("fits", marks=pytest.mark.thorough), "draws"]
+)
+def test_predictions_are_those_of_the_other_rows(which, request):
+    posteriors = request.getfixturevalue(which)
+    means = [gp.predict(model, p, NEW_X)["y"].mean for p in posteriors]
     np.testing.assert_allclose(*means, rtol=1e-8)
-    paths = both(
-        posteriors,
-        which,
-        lambda p: gp.draw_functions(random.key(2), model, p, NEW_X, num_draws=3)["y"],
-    )
+    paths = [
+        gp.draw_functions(random.key(2), model, p, NEW_X, num_draws=3)["y"]
+        for p in posteriors
+    ]
     np.testing.assert_allclose(*paths, rtol=1e-6)
 
 
-def test_densities_of_predictions_take_a_mask(posteriors):
-    at_data = gp.predict(model, posteriors["with holes"][0], COUNTS_X)["y"]
+def test_densities_of_predictions_take_a_mask(draws):
+    at_data = gp.predict(model, draws[0], COUNTS_X)["y"]
     with_holes = at_data.log_prob(HOLES, mask=KNOWN)
     plain = at_data.log_prob(COUNTS_Y)
     np.testing.assert_allclose(with_holes, np.where(KNOWN, plain, 0.0), rtol=1e-12)
@@ -174,6 +177,7 @@ def test_a_table_with_holes_is_one_site_for_each_output():
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
     def guide(*_):
         loc = jnp.linspace(-1.0, 1.0, 10).reshape(2, 5)

@@ -176,6 +176,7 @@ def test_weights_of_a_network_are_parameters_too(monkeypatch):
     assert Bar.made.words[-1].startswith("scale ") and "net" not in Bar.made.words[-1]
 
 
+@pytest.mark.thorough
 def test_what_a_fit_has_frozen_stays():
     data, options = (X, Y), {"num_chains": 2, "num_steps": 4, "progress": False}
 

@@ -56,7 +56,7 @@ def test_the_slope_of_an_angle_between_equal_rows_is_no_noise(optimized):
 
 
 @both_precisions
-@pytest.mark.parametrize("columns", [1, 6])
+@pytest.mark.parametrize("columns", [pytest.param(1, marks=pytest.mark.thorough), 6])
 def test_equal_rows_are_equal_in_every_part_of_a_program(columns, precision, optimized):
     # Of rows in z and x some programs with derivatives took the distance for 1.
     x = np.random.default_rng(20).normal(size=(20, columns))

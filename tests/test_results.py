@@ -213,8 +213,18 @@ OF_COUNTS = {
 }
 
 
-@pytest.mark.parametrize("likelihood, cdf", OF_COUNTS.values(), ids=OF_COUNTS)
-def test_quantiles_of_counts_are_the_first_to_reach_the_level(likelihood, cdf):
+FEW = {"Poisson", "Binomial"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW))
+        for name in OF_COUNTS
+    ],
+)
+def test_quantiles_of_counts_are_the_first_to_reach_the_level(name):
+    likelihood, cdf = OF_COUNTS[name]
     at_new = one_draw(likelihood)
     e = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None]
     f = np.asarray(at_new.latent_mean) + np.sqrt(at_new.latent_variance) * e

@@ -436,6 +436,7 @@ def test_drawn_nodes_are_fixed_for_a_run(method):
     assert_is_a_function(model, {"f": jnp.full(5, 0.7)})
 
 
+@pytest.mark.thorough
 def test_layers_are_fixed_for_a_run():
     position = {"inner": jnp.full(5, 0.7), "outer": jnp.linspace(-1.0, 1.0, 5)}
     assert_is_a_function(layer_model, position)

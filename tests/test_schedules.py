@@ -168,6 +168,7 @@ def test_variational_first_and_freeze_count_steps_over_init():
     assert all(after.values())
 
 
+@pytest.mark.thorough
 def test_what_was_frozen_stays_so_when_others_are_named():
     """L-BFGS has the same state whatever is frozen, and would not notice."""
     options = {"num_steps": 2, "optimizer": optax.lbfgs()}

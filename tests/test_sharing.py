@@ -42,7 +42,9 @@ def mixed(kind) -> tuple[Latent, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("precision", [64], indirect=True)
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize(
+    "chunk_size", [None, pytest.param(4, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("kind", ["full", "coupled", "Delta", "coupled mixture"])
 def test_outputs_one_by_one_are_those_of_the_dense_gaussian(
     kind, chunk_size, precision

@@ -228,7 +228,9 @@ def test_what_is_forgotten_is_named(latent, freeze, names):
     assert not names or f"said about {names}: the data" in found[0]
 
 
-@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize(
+    "is_settled", [pytest.param(True, marks=pytest.mark.thorough), False]
+)
 def test_the_narrow_start_of_inner_layers_is_not_information(is_settled):
     def model(x, y=None):
         latent = deep(x, 0.0, 1.0, gp.kernels.RBF(1.0, 1.0))

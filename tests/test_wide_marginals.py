@@ -167,8 +167,10 @@ def test_student_t_of_many_degrees_of_freedom(df, precision):
         log_q = st.norm.logpdf(f, m, s) + np.log(weights)
         log_p = st.t.logpdf(datum, df, f, scale)
         exact.append((np.sum(np.exp(log_q) * log_p), logsumexp(log_q + log_p)))
-    expected = variational_expectation(likelihood, jnp.asarray(y), at)
-    density = log_predictive_density(likelihood, jnp.asarray(y), at)
+    expected, density = (
+        jax.jit(functools.partial(function, likelihood))(jnp.asarray(y), at)
+        for function in (variational_expectation, log_predictive_density)
+    )
     np.testing.assert_allclose(expected, np.array(exact)[:, 0], rtol=1e-5)
     np.testing.assert_allclose(density, np.array(exact)[:, 1], rtol=2e-5)
 
@@ -249,7 +251,8 @@ def test_the_probability_of_a_wide_class(gap, precision):
         exact.append(logsumexp(log_p) + np.log(f[1] - f[0]))
     at = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
     likelihood = lk.Ordinal(ends)
-    each = [log_predictive_density(likelihood, jnp.full(4, k), at) for k in range(3)]
+    density = jax.jit(lambda k: log_predictive_density(likelihood, k, at))
+    each = [density(jnp.full(4, k)) for k in range(3)]
     tolerance = 1e-4 if precision == 32 else 1e-6
     np.testing.assert_allclose(each[1], exact, atol=tolerance)
     np.testing.assert_allclose(np.sum(np.exp(each), axis=0), 1.0, atol=tolerance)
@@ -321,7 +324,8 @@ def test_times_far_beyond_what_is_expected(censored, precision):
     k, sd = np.array([20.0, 10.0, 5.0, 20.0, 2.0]), np.array([0.1, 0.1, 0.1, 1.0, 0.3])
     distance = np.array([4.0, 6.0, 11.0, 6.0, -2.0])
     y, marginal = np.exp(distance), Marginal(jnp.zeros(5), jnp.asarray(sd**2))
-    ours = log_predictive_density(lk.Weibull(k, censored), jnp.asarray(y), marginal)
+    given = lk.Weibull(k, censored), jnp.asarray(y), marginal
+    ours = jax.jit(lambda: log_predictive_density(*given))()
     f = np.linspace(-15.0, 15.0, 300_001)[:, None]
     log_hazard = k * (np.log(y) - f)
     log_p = -np.exp(np.minimum(log_hazard, 700.0))
@@ -635,6 +639,7 @@ def _network_run(num_nodes, correlated, mean, covariance, y, noise):
     ],
     indirect=["precision"],
 )
+@pytest.mark.thorough
 def test_a_network_of_one_node(correlated, precision):
     """Up to covariances of 4: two signs, two roots, and the mode of the marginal."""
     for spread, noise in ((0.5, 0.1), (4.0, 0.1), (4.0, 0.7)):
@@ -717,7 +722,9 @@ def test_the_density_of_a_row_does_not_depend_on_the_others():
 
     def density(rows):
         marginal = Marginal(mean[rows], variance[rows], covariance[rows])
-        return log_predictive_density(Kinked, y[rows], marginal)
+        return jax.jit(functools.partial(log_predictive_density, Kinked))(
+            y[rows], marginal
+        )
 
     alone = jnp.concatenate([density(slice(n, n + 1)) for n in range(4)])
     np.testing.assert_allclose(density(slice(0, 4)), alone, rtol=0, atol=2e-6)
