@@ -321,15 +321,14 @@ def _processes(variational):
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
-        ("Delta", 64),
         ("full", 64),
         ("coupled pairs", 64),
-        ("coupled mixture", 64),
         ("mixture, diagonal and points", 64),
         *(
             pytest.param(kind, 64, marks=pytest.mark.thorough)
-            for kind in ("diagonal", "joint diagonal", "diagonal mixture")
+            for kind in ("Delta", "diagonal", "joint diagonal", "diagonal mixture")
         ),
+        pytest.param("coupled mixture", 64, marks=pytest.mark.thorough),
         pytest.param("coupled", 64, marks=pytest.mark.slow),  # pairs are coupled, too
         pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
     ],

@@ -104,6 +104,7 @@ def test_positive_data_with_a_wide_latent(variance, precision):
 
 
 @single_first
+@pytest.mark.thorough
 def test_quantiles_of_shares_are_shares(precision):
     at = at_variance(lambda f: dist.Beta(20.0, jnp.exp(f - 5.0)), 25.0)
     found = at.quantile(LEVELS)[:, 0]

@@ -58,7 +58,16 @@ ALL = {
     "FunctionKernel": kernels.as_kernel(_ours),
     "TinygpKernel": kernels.as_kernel(1.5 * tinygp.kernels.Matern52(0.9, EUCLIDEAN)),
 }
-every_kernel = pytest.mark.parametrize("kernel", ALL.values(), ids=ALL.keys())
+# Of the same class as another, or made of others.
+ALIKE = {"Periodic Matern52", "Periodic Matern12", "Linear per column", "ArcCosine 0"}
+ALIKE |= {"ArcCosine 2", "Matern32", "Sum"}
+every_kernel = pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=name, marks=[pytest.mark.thorough] * (name in ALIKE))
+        for name, kernel in ALL.items()
+    ],
+)
 stationary = pytest.mark.parametrize(
     "family",
     [

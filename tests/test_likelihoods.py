@@ -308,8 +308,13 @@ def test_bernoulli_far_out(precision):
     [
         Gaussian,
         lambda scale: StudentT(4.0, scale),
-        lambda scale: lk.CensoredGaussian(scale, np.array([0, 1])),
-        lambda scale: lk.Warped(IdentityTransform(), scale),
+        *(
+            pytest.param(make, marks=pytest.mark.thorough)
+            for make in (
+                lambda scale: lk.CensoredGaussian(scale, np.array([0, 1])),
+                lambda scale: lk.Warped(IdentityTransform(), scale),
+            )
+        ),
     ],
 )
 def test_scales_that_are_whole_numbers_may_be_squared(make, precision):

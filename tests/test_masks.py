@@ -82,6 +82,7 @@ def test_fits_are_equal(fits):
     np.testing.assert_allclose(masked.losses, left_out.losses, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_draws_and_their_likelihoods_are_equal(draws):
     masked, left_out = draws
     one, other = (group(d, "posterior")["variance"] for d in (masked, left_out))
@@ -90,6 +91,7 @@ def test_draws_and_their_likelihoods_are_equal(draws):
     np.testing.assert_allclose(one, other, rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_likelihoods_are_predictive_densities(draws, mask):
     # log E p(y|f) and not its lower bound E log p(y|f): by draws of f given v.
     masked, left_out = draws
@@ -101,6 +103,7 @@ def test_likelihoods_are_predictive_densities(draws, mask):
     np.testing.assert_allclose(density, expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_loo_is_equal(draws):
     masked, left_out = draws
     assert loo(masked).elpd == pytest.approx(loo(left_out).elpd, rel=1e-8)

@@ -12,7 +12,7 @@ import pytest
 from jax import random
 
 import svgp_ppl as gp
-from tests.conftest import both_precisions
+from tests.conftest import single_first
 from tests.models import COUNTS_X, COUNTS_Y, counts_model
 
 DATA = (COUNTS_X, COUNTS_Y)
@@ -55,7 +55,7 @@ def test_the_slope_of_an_angle_between_equal_rows_is_no_noise(optimized):
         np.testing.assert_allclose(slope[number], difference, atol=1e-6)
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize("columns", [pytest.param(1, marks=pytest.mark.thorough), 6])
 def test_equal_rows_are_equal_in_every_part_of_a_program(columns, precision, optimized):
     # Of rows in z and x some programs with derivatives took the distance for 1.

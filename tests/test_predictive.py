@@ -449,8 +449,8 @@ def test_every_likelihood_has_its_moments_tested():
         pytest.param(
             "AdditiveNoiseCategorical step", "independent", marks=pytest.mark.thorough
         ),
-        ("Softmax gumbel", "independent"),
-        ("GPRN", "independent"),
+        pytest.param("Softmax gumbel", "independent", marks=pytest.mark.thorough),
+        pytest.param("GPRN", "independent", marks=pytest.mark.thorough),
     ],
 )
 def test_moments_of_the_data(name, kind):

@@ -98,10 +98,9 @@ def derivatives(moments, kind):
     ("kind", "precision"),
     [
         ("full", 32),
-        ("point", 64),
         *(
             pytest.param(kind, 64, marks=pytest.mark.thorough)
-            for kind in ("diagonal", "coupled")
+            for kind in ("point", "diagonal", "coupled")
         ),
         pytest.param("full", 64, marks=pytest.mark.slow),
         *(

@@ -171,7 +171,11 @@ def test_the_error_of_quadrature():
 
 @pytest.mark.parametrize(
     ("short", "num_nodes", "is_coarse"),
-    [(0.1, 10, False), (0.05, 10, True), (0.05, 20, False)],
+    [
+        pytest.param(0.1, 10, False, marks=pytest.mark.thorough),
+        (0.05, 10, True),
+        (0.05, 20, False),
+    ],
 )
 def test_the_nodes_of_integrals(short, num_nodes, is_coarse):
     def model(corner, y):

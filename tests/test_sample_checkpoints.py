@@ -415,6 +415,7 @@ def whole():
         return sampled()
 
 
+@pytest.mark.thorough
 def test_an_interrupt_of_the_log_likelihoods_returns_the_draws(monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt

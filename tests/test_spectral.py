@@ -38,6 +38,7 @@ EXACT = {"Linear", "Linear per column", "Polynomial", "Constant", "Cosine", "Whi
 # A minute of compilation, and nothing that the others do not have.
 SLOW = {"Periodic Matern52", "Sum", "Product", "ArcCosine 0", "Periodic Matern12"}
 SLOW |= {"period of RationalQuadratic"}
+ALIKE = {"Matern12", "Matern32", "Linear per column", "ArcCosine 2", "Constant"}
 
 X = np.random.default_rng(3).normal(size=(4, 2))
 
@@ -62,7 +63,12 @@ def grams(kernel, x, num_keys, num_features):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DRAWN],
+    [
+        pytest.param(n, marks=pytest.mark.slow)
+        if n in SLOW
+        else pytest.param(n, marks=[pytest.mark.thorough] * (n in ALIKE))
+        for n in DRAWN
+    ],
 )
 def test_features_are_the_kernel_on_average(name):
     # 10 comparisons for each of 31 kernels at 5 standard errors: fails by chance once
