@@ -126,7 +126,7 @@ def fit(
             does not scale minibatches, a site is mutable, the support of a latent site
             depends on another site, ``init`` is of another model, guide or optimiser,
             or the checkpoint cannot be written, or is that of another fit; or ``init``
-            stands for earlier data.
+            stands for earlier data, or its params were edited.
         NonFiniteBoundError: The bound or its gradient is NaN or infinite; says which
             process or site, and holds the last finite fit.
 
