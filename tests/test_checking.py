@@ -274,7 +274,6 @@ def test_sites_may_have_a_slash_in_their_names():
         np.testing.assert_array_equal(kept[name], values)
 
 
-@pytest.mark.thorough
 def test_draws_of_sites_with_a_slash_can_be_stored(tmp_path):
     """netCDF refuses such names of variables and of dimensions."""
     scoped = handlers.scope(model, prefix="here")

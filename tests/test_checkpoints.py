@@ -110,7 +110,6 @@ def test_a_finished_fit_gets_more_steps(whole, tmp_path):
     assert len(run("adam", 20, checkpoint=path).losses) == 60
 
 
-@pytest.mark.thorough
 def test_a_mixture_gets_more_steps(tmp_path):
     """Its weights stay frozen for half of the steps that it was begun with."""
 

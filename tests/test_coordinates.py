@@ -169,7 +169,6 @@ def at_the_fit(target, guide, params):
     return {n: x[0] for n, x in values.items() if n not in target.whitened_names}
 
 
-@pytest.mark.thorough
 def test_chains_start_in_the_modes_of_a_mixture():
     """A Gaussian with its moments would start them in between."""
     guide, params = fitted(renamed, mixture)
@@ -336,7 +335,6 @@ def test_values_that_the_fit_holds_apart_have_the_covariance_of_the_density(
     "make_guide",
     [pytest.param(gp.AutoGaussian, marks=pytest.mark.thorough), gp.AutoCoupled],
 )
-@pytest.mark.thorough
 def test_outputs_that_do_not_depend_on_each_other_keep_the_q_of_the_fit(make_guide):
     """One group of sites for each output, or the one that the guide has."""
 
@@ -371,7 +369,6 @@ def test_outputs_that_do_not_depend_on_each_other_keep_the_q_of_the_fit(make_gui
         ),
     ],
 )
-@pytest.mark.thorough
 def test_blocks_are_the_gaussians_of_the_fit(
     model, make_guide, num_blocks, monkeypatch
 ):

@@ -93,7 +93,6 @@ def test_update_wants_features_that_stay():
         "level",
     ],
 )
-@pytest.mark.thorough
 def test_update_wants_fourier_features_that_mean_the_same(moving):
     """With another kernel or mean, the same u is another f."""
 
@@ -194,7 +193,6 @@ BOTH = ft.Concatenated((FAR, ft.Concatenated((ft.Points(Z),))))
     [pytest.param(BOTH, AROUND, marks=pytest.mark.thorough), (Z, BOTH)],
     ids="zx",
 )
-@pytest.mark.thorough
 def test_pathwise_functions_have_white_noise_at_points_among_others(z, x):
     # 2 × (6 + 21) comparisons at 5 standard errors: fails by chance once in 3e4 keys.
     kernel = K.RBF(1.0, 0.7) + K.White(0.5)

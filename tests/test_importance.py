@@ -142,7 +142,6 @@ class Bar:
         self.done.append("closed")
 
 
-@pytest.mark.thorough
 def test_an_interrupt_in_the_second_round_keeps_its_proposals(monkeypatch, poisson_fit):
     def drawn(blocks):
         bar = Bar(blocks)

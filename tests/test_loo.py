@@ -117,7 +117,6 @@ def deep(x, y=None):
         gp.observe("y", gp.likelihoods.Gaussian(SD), outer(h), obs=y)
 
 
-@pytest.mark.thorough
 def test_terms_of_a_deep_fit_are_averaged_over_its_layer():
     """By Gauss–Hermite quadrature over h_n given v."""
 

@@ -313,10 +313,7 @@ def best_of_family(family):
     return made(additive, gp.AutoGaussian(additive, family), params, X2, Y2)
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["coupled", "full", pytest.param("diagonal", marks=pytest.mark.thorough)],
-)
+@pytest.mark.parametrize("family", ["coupled", "full", "diagonal"])
 def test_the_family_of_q(family):
     fit = best_of_family(family)
     gains, found = gains_of(fitted_of(fit, X2, Y2).facts), report(fit, X2, Y2)

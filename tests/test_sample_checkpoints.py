@@ -415,7 +415,6 @@ def whole():
         return sampled()
 
 
-@pytest.mark.thorough
 def test_an_interrupt_of_the_log_likelihoods_returns_the_draws(monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt

@@ -328,7 +328,6 @@ def test_the_posterior_is_that_of_chains_from_our_fit(kind, ours):
     assert attrs["coordinates"] == "fitted"
 
 
-@pytest.mark.thorough
 def test_without_a_gaussian_to_find_chains_move_v_itself(monkeypatch):
     monkeypatch.setattr(Paths, "best", lambda self: None)
     options = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "progress": False}

@@ -248,7 +248,6 @@ def test_the_narrow_start_of_inner_layers_is_not_information(is_settled):
     assert len(found) == (not is_settled)
 
 
-@pytest.mark.thorough
 def test_what_stands_for_earlier_data_says_so(tmp_path):
     """A fit would forget them, and a report on the new data would not know them."""
     fitted = continued(first_fit())

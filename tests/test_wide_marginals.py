@@ -639,7 +639,6 @@ def _network_run(num_nodes, correlated, mean, covariance, y, noise):
     ],
     indirect=["precision"],
 )
-@pytest.mark.thorough
 def test_a_network_of_one_node(correlated, precision):
     """Up to covariances of 4: two signs, two roots, and the mode of the marginal."""
     for spread, noise in ((0.5, 0.1), (4.0, 0.1), (4.0, 0.7)):
