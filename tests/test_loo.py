@@ -66,7 +66,6 @@ def test_loo_of_a_fit_is_that_of_the_other_data():
     assert 0 < 2 * closer < error
 
 
-@pytest.mark.thorough
 def test_loo_of_draws_is_that_of_the_other_data():
     """Counts, and one inducing input, so that the densities are sums over a grid."""
     x, z, y = np.array([[0.0], [0.2], [0.4], [0.6]]), np.zeros((1, 1)), [2.0, 4, 2, 1]
