@@ -318,6 +318,9 @@ def _processes(variational):
     return processes
 
 
+MIXTURES = "coupled mixture", "diagonal mixture"
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
@@ -326,9 +329,8 @@ def _processes(variational):
         ("mixture, diagonal and points", 64),
         *(
             pytest.param(kind, 64, marks=pytest.mark.thorough)
-            for kind in ("Delta", "diagonal", "joint diagonal", "diagonal mixture")
+            for kind in ("Delta", "diagonal", "joint diagonal", *MIXTURES)
         ),
-        pytest.param("coupled mixture", 64, marks=pytest.mark.thorough),
         pytest.param("coupled", 64, marks=pytest.mark.slow),  # pairs are coupled, too
         pytest.param("coupled mixture", 32, marks=pytest.mark.slow),
     ],

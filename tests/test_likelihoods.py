@@ -1,5 +1,7 @@
 """Every likelihood object: closed forms, quadrature and brute force give one number."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -322,14 +324,14 @@ def test_scales_that_are_whole_numbers_may_be_squared(make, precision):
     marginal = Marginal(jnp.array([1.5, 4.0]) * 1e5, jnp.full(2, 1e8))
     y = jnp.array([1e5, 3e5])
 
-    def moments(given):
-        of = make(given), y, marginal
-        return variational_expectation(*of), log_predictive_density(*of)
+    def moments(made, y, marginal):
+        functions = variational_expectation, log_predictive_density
+        return [[function(one, y, marginal) for function in functions] for one in made]
 
     for scale, dtype in ((100_000, "int32"), (200, "int16"), (200, "uint8")):
         whole = scale, np.full(2, scale, dtype), jnp.full(2, scale, dtype)
-        given = float(scale), *whole
-        exact, *found = jax.jit(lambda given=given: list(map(moments, given)))()
+        made = [make(given) for given in (float(scale), *whole)]
+        exact, *found = jax.jit(partial(moments, made))(y, marginal)
         for one in found:
             np.testing.assert_allclose(one, exact, 1e-5)
     assert make(np.full(2, 0.3)).scale.dtype == np.float64  # and no word of JAX
@@ -352,14 +354,14 @@ def test_values_of_few_bits_count_for_what_they_are(make, y, dtypes):
     marginal, data = Marginal(jnp.array([0.5]), jnp.array([0.3])), jnp.array([y])
 
     @jax.jit
-    def moments():
+    def moments(data, marginal):
         made = [make(np.array([8]).astype(of)) for of in (float, *dtypes)]
         functions = variational_expectation, log_predictive_density
         return [
             [function(one, data, marginal) for one in made] for function in functions
         ]
 
-    for exact, *found in moments():
+    for exact, *found in moments(data, marginal):
         for dtype, few in zip(dtypes, found):
             rtol = 1e-6 if dtype == "float16" else 1e-12
             np.testing.assert_allclose(few, exact, rtol)

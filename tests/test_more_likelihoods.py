@@ -602,12 +602,12 @@ def test_large_totals_and_concentrations(name, precision):
     )
 
     @jax.jit
-    def of_ours():
+    def of_ours(data, marginal):
         of = likelihood, data, marginal
         density = likelihood(marginal.mean).log_prob(data)
         return density, variational_expectation(*of), log_predictive_density(*of)
 
-    density, expectation, predictive = of_ours()
+    density, expectation, predictive = of_ours(data, marginal)
     np.testing.assert_allclose(density, log_p(f, y), **close)
     dense = log_p(f + np.sqrt(v) * NODES, y)
     np.testing.assert_allclose(expectation, WEIGHTS[:, 0] @ dense, **close)

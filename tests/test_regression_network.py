@@ -1,5 +1,7 @@
 """Regression networks: moments of a product of Gaussians, by two routes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,8 +187,9 @@ def test_of_known_entries_is_that_of_the_outputs_known(kind):
         part = marginal.mean[n][None, rows], marginal.variance[n][None, rows], together
         part = Marginal(*part)
         few = lk.GPRN(int(known.sum()), Q, SCALE[known])
-        of = few, jnp.asarray(Y[n][None, known]), part
-        exact = jax.jit(lambda of=of: [f(*of)[0] for f in both])()
+        own = jnp.asarray(Y[n][None, known])
+        each = [jax.jit(partial(function, few)) for function in both]
+        exact = [function(own, part)[0] for function in each]
         np.testing.assert_allclose(found[:, n], exact, rtol=1e-6)
     np.testing.assert_allclose(found[:, 3], 0.0, atol=1e-9)
 
