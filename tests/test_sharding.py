@@ -92,7 +92,6 @@ def test_eight_devices_have_the_numbers_of_one(eight):
     assert_equal_to_rounding(eight)
 
 
-@pytest.mark.thorough
 def test_values_are_checked_where_they_are(eight):
     assert_refused_in_words(eight["facts"])
 
@@ -107,7 +106,6 @@ def largest(moved, *kinds):
     return max((size for shape in sent for size in shape), default=0)
 
 
-@pytest.mark.thorough
 def test_what_moves_at_a_step_does_not_depend_on_the_rows(eight):
     one, twice = eight["facts"]["moved"], eight["facts"]["of twice as many"]
     assert num_bytes(one) == num_bytes(twice) > 0

@@ -64,9 +64,11 @@ def grams(kernel, x, num_keys, num_features):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=pytest.mark.slow)
-        if n in SLOW
-        else pytest.param(n, marks=[pytest.mark.thorough] * (n in ALIKE))
+        pytest.param(
+            n,
+            marks=[pytest.mark.slow] * (n in SLOW)
+            + [pytest.mark.thorough] * (n in ALIKE),
+        )
         for n in DRAWN
     ],
 )
