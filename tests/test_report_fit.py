@@ -392,6 +392,33 @@ def test_edges_of_priors(three_steps, y):
     assert "'lengthscale' is at the upper edge of its prior, which has 0.004 " in text
 
 
+def steps(x, y):
+    """tau, at and levels have no slope; width, of a prior alone, is not read."""
+    tau = numpyro.sample("tau", dist.Uniform(0.0, 6.0))
+    at = numpyro.sample("at", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+    levels = numpyro.param("levels", jnp.array([0.6, 1.6]))
+    width = numpyro.sample("width", dist.HalfNormal(1.0))
+    jump = numpyro.sample("jump", dist.Normal(0.0, width))
+    smooth = numpyro.sample("smooth", dist.Normal(0.0, 1.0))
+    f = gp.sparse_gp("f", gp.kernels.RBF(0.8, 1.5), grid(0.0, 6.0, 4))
+    mean = jnp.where(X[:, 0] < tau, jump, 0.1 * jnp.sum(jnp.round(levels)))
+    mean += jax.nn.sigmoid(smooth - X[:, 0]) + 0.1 * jnp.sum(jax.lax.stop_gradient(at))
+    numpyro.factor("linear", 3.0 * numpyro.sample("slope", dist.Normal(0.0, 1.0)))
+    with numpyro.plate("data", len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.2), f(x) + mean, obs=y)
+
+
+def test_sites_that_a_fit_cannot_move():
+    params = {"auto_f_loc": np.zeros(4), "auto_f_scale_tril": np.eye(4)}
+    points = {"tau": 3.0, "at": [0.1, 0.2], "width": 1.0, "jump": 0.5, "smooth": 2.0}
+    params |= {f"{n}_auto_loc": v for n, v in {**points, "slope": 0.1}.items()}
+    fit = made(steps, gp.AutoGaussian, params | {"levels": [0.6, 1.6]}, X, SMOOTH)
+    found = [f.what for f in report(fit, X, SMOOTH).findings[:3]]
+    names = [re.match("The data do not move '(.*)':", what)[1] for what in found]
+    assert names == ["at", "levels", "tau"]
+    assert "do not move" not in str(report(fit, X, SMOOTH).findings[3:])
+
+
 @pytest.mark.slow
 def test_weights_of_drawn_hyperparameters():
     # Their mean is the bound, as above, with v and θ drawn.

@@ -16,6 +16,7 @@ __all__ = [
     "moving_bound",
     "narrow_family",
     "rough_quadrature",
+    "sites_without_slope",
 ]
 
 _NATS = 1.0  # accepted cost of the family of q(v), and error of E
@@ -187,6 +188,22 @@ def edges_of_priors(facts: Facts) -> list[Finding]:
             )
         )
     return findings
+
+
+def sites_without_slope(facts: Facts) -> list[Finding]:
+    """Values that no fit finds: the likelihood changes with them in jumps only."""
+    return [
+        Finding(
+            f"The data do not move '{name}': the likelihood depends on it by a "
+            "comparison, or by rounding, whose derivative is 0.",
+            any_of(
+                "a smooth step, such as jax.nn.sigmoid((tau - x) / width) in place of "
+                "jnp.where(x < tau, 1.0, 0.0)",
+                "draws, gp.sample(...) without init=",
+            ),
+        )
+        for name in facts.without_slope
+    ]
 
 
 def is_far_from_standard(facts: Facts) -> bool:

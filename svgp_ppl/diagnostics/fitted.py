@@ -1,5 +1,6 @@
 """A fit as its report sees it: its losses, and what data say about z, M and q(v)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,6 +98,7 @@ class Facts(NamedTuple):
             data.
         cdf: Prior probability of a smaller value, by site and kind of support
             ("positive", "interval"); means over draws where θ is drawn.
+        without_slope: Sites that the likelihood depends on with a derivative of 0.
     """
 
     num_rows: tuple[Any, Any]
@@ -109,6 +111,7 @@ class Facts(NamedTuple):
     only_q: Any
     log_weights: Any
     cdf: dict[tuple[str, str], Any]
+    without_slope: Sequence[str] = ()
 
     @property
     def is_part(self) -> bool:

@@ -25,6 +25,7 @@ from svgp_ppl.diagnostics.findings_of_fits import (
     moving_bound,
     narrow_family,
     rough_quadrature,
+    sites_without_slope,
 )
 from svgp_ppl.diagnostics.findings_of_processes import (
     coarse_integrals,
@@ -105,8 +106,8 @@ def report(posterior: Any, *args, **kwargs) -> Report:
     inputs; residuals that correlate between neighbours; expectations that change with
     the number of their nodes; a family of q(v) without the correlations of the
     posterior; a posterior that the family cannot represent (k̂); scales at the edge of
-    their priors. The page on fitting says how each is measured.
-    With more than 1000 rows it examines 1000, always the same.
+    their priors; values that the likelihood has no slope in. The page on fitting says
+    how each is measured. With more than 1000 rows it examines 1000, always the same.
 
     Args:
         posterior: An ArviZ object, from ``gp.sample`` or elsewhere; or what ``gp.fit``
@@ -178,6 +179,7 @@ def report_fit(fitted: Fitted) -> Report:
     family = narrow_family(facts, gains)
     findings += family if family or unfinished else heavy_tail(facts)
     edges = edges_of_priors(facts)
+    findings = [*sites_without_slope(facts), *findings]
     # A fit that has to reach far for an offset of the data is unfinished for long.
     both = [*edges, *findings] if is_far_from_standard(facts) else [*findings, *edges]
     return Report(_summary_of_fit(fitted), both)

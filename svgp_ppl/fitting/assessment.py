@@ -49,6 +49,7 @@ from svgp_ppl.observations import is_latent, observe_sites
 from svgp_ppl.plates import all_rows, first_rows
 from svgp_ppl.rows import in_batches, is_array
 from svgp_ppl.runtime.compilation import call, look
+from svgp_ppl.runtime.dependence import inputs_read, outputs_zero
 
 __all__ = ["fitted_of"]
 
@@ -166,6 +167,7 @@ class _Assessment:
         run = (self.params, self.arrays, random.key(_SEED))
         facts = call(of_traces, made_of, *run, runs_once=True)
         facts = jax.tree.map(_on_the_host, facts)
+        facts = facts._replace(without_slope=self._without_slope())
         if self.has_earlier_data:
             # The model does not know them: the best q(v) and k-hat would be others.
             unknown = dict.fromkeys(facts.moments)
@@ -208,6 +210,32 @@ class _Assessment:
             cdf=_cdf(model_trace),
         )
 
+    def _without_slope(self) -> list[str]:
+        """Sites whose value the likelihood depends on, with a derivative of 0 at all.
+
+        That of ``jnp.where(x < tau, a, b)`` in ``tau`` is so when it is traced; nothing
+        is computed.
+        """
+
+        def names(args, kwargs, params, arrays, key) -> list[str]:
+            guide_trace, model_trace = self.traces(key, params, arrays)
+            args, kwargs = self.rows.at(arrays, 0)
+
+            def log_likelihood(values):
+                run = {"key": key, "values": {**params, **values}}
+                sites = trace_of(
+                    self.model, args, kwargs, guide_trace=guide_trace, **run
+                )
+                return _log_density({n: s for n, s in sites.items() if _is_data(s)})
+
+            values = {n: s["value"] for n, s in model_trace.items() if _may_move(s)}
+            both = jax.make_jaxpr(jax.value_and_grad(log_likelihood))(values).jaxpr
+            are_zero = outputs_zero(both)[1:]
+            found = zip(sorted(values), inputs_read(both, first=1), are_zero)
+            return [name for name, is_read, is_zero in found if is_read and is_zero]
+
+        return look(names, (), {}, self.params, self.arrays, random.key(_SEED))
+
     def _weights_of_everything(self) -> tuple[np.ndarray, dict]:
         """log p(y, v, θ) − log q(v, θ) of draws of the guide, and θ in its prior."""
 
@@ -243,6 +271,17 @@ def _on_the_host(leaf: Any) -> Any:
     if np.issubdtype(value.dtype, np.floating):
         return value.astype(np.float64)
     return value
+
+
+def _is_data(site: dict) -> bool:
+    return site["type"] == "sample" and site["is_observed"]
+
+
+def _may_move(site: dict) -> bool:
+    """Whether a site of the model has a real value, or an array, for a fit to find."""
+    if not (is_latent(site) or site["type"] == "param"):
+        return False
+    return is_array(site["value"]) and jnp.issubdtype(site["value"].dtype, jnp.floating)
 
 
 def _log_density(sites: dict[str, dict]) -> Array:

@@ -6,20 +6,39 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Literal
 
-__all__ = ["inputs_read", "lengths_indexed"]
+__all__ = ["inputs_read", "lengths_indexed", "outputs_zero"]
 
 
-def inputs_read(jaxpr: Jaxpr) -> list[bool]:
+def inputs_read(jaxpr: Jaxpr, first: int | None = None) -> list[bool]:
     """Whether an output depends on each of the inputs.
 
     What nobody uses does not count; of an operation with operations of its own, such as
     a loop, all outputs depend on all inputs.
+
+    Args:
+        jaxpr: The operations.
+        first: So many outputs, in place of all.
     """
-    needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    needed = {v for v in jaxpr.outvars[:first] if not isinstance(v, Literal)}
     for equation in reversed(jaxpr.eqns):
         if any(v in needed for v in equation.outvars):
             needed |= {v for v in equation.invars if not isinstance(v, Literal)}
     return [v in needed for v in jaxpr.invars]
+
+
+def outputs_zero(jaxpr: Jaxpr) -> list[bool]:
+    """Whether each output is the number 0, or an array of it, as it was traced."""
+    made = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+
+    def is_zero(v: Any) -> bool:
+        if isinstance(v, Literal):
+            return v.val == 0
+        equation = made.get(v)
+        if equation is None or equation.primitive.name != "broadcast_in_dim":
+            return False
+        return is_zero(equation.invars[0])
+
+    return [is_zero(v) for v in jaxpr.outvars]
 
 
 def lengths_indexed(jaxpr: Jaxpr) -> set[int]:
