@@ -126,16 +126,18 @@ def test_a_prediction_that_reads_none_of_its_inputs_says_so():
 
 
 def test_a_prediction_at_the_latent_inputs_of_the_fit_says_so():
-    def model(measured, y=None):
+    def model(measured, y=None, exposure=0.0):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())
         with numpyro.plate("data", len(measured)):
             x = numpyro.sample("x", dist.Normal(measured, 0.3))
-            gp.observe("y", gp.likelihoods.Poisson(), f(x[:, None]), obs=y)
+            gp.observe("y", gp.likelihoods.Poisson(), f(x[:, None]) + exposure, obs=y)
 
     column = COUNTS_X[:, 0]
     draws = {"f": np.ones((2, len(counts_z()))), "x": np.stack([column, column])}
     with pytest.warns(UserWarning, match="latent site whose values the posterior has"):
         gp.predict(model, draws, column + 0.1)
+    with pytest.warns(UserWarning, match="latent site whose values the posterior has"):
+        gp.predict(model, draws, column + 0.1, exposure=0.1 * column)
     gp.predict(model, {"f": draws["f"]}, column[:5], key=random.key(0))
 
 

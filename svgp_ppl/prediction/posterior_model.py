@@ -89,7 +89,7 @@ class _Facts(NamedTuple):
         processes: What is remembered of the processes.
         most_inducing: The largest number of inducing inputs of a process.
         guide_names: Names of the sites of the guide, none without one.
-        may_ignore_inputs: Whether an argument may be meant as inputs, and none is.
+        may_be_inputs: Numbers of the arrays that may be meant as inputs, if none is.
     """
 
     num_data: dict[str, int]
@@ -98,7 +98,7 @@ class _Facts(NamedTuple):
     processes: ProcessFacts
     most_inducing: int
     guide_names: set[str]
-    may_ignore_inputs: bool
+    may_be_inputs: list[int]
 
 
 class PosteriorModel:
@@ -220,22 +220,23 @@ class PosteriorModel:
                 processes=process_facts_of(sites),
                 most_inducing=max(sizes, default=0),
                 guide_names=set(guide_trace),
-                may_ignore_inputs=self._may_ignore_inputs(sites),
+                may_be_inputs=self._may_be_inputs(sites),
             )
 
         return self._look(facts, outer)
 
-    def _may_ignore_inputs(self, sites: dict[str, dict]) -> bool:
-        """Whether an argument may be inputs, or measurements of them, and none is."""
+    def _may_be_inputs(self, sites: dict[str, dict]) -> list[int]:
+        """Which arrays may be inputs, or measurements of them; none if some are."""
         views, leaves = _views(sites), jax.tree.leaves(self.arguments)
         if any(view.source is leaf for view in views for leaf in leaves):
-            return False
+            return []
         inputs = {np.shape(view.source) for view in views} - {()}
         latent = {np.shape(site["value"]) for site in sites.values() if is_latent(site)}
         # Measurements of the inputs of one process are as many as a latent site.
         meant = inputs | ({(n,) for n, *_ in inputs} & latent)
         columns = {shape[1:] for shape in meant}
-        return any(a.ndim and a.shape[1:] in columns for a in self._arrays)
+        arrays = enumerate(self._arrays)
+        return [i for i, a in arrays if a.ndim and a.shape[1:] in columns]
 
     def require_fit(self) -> None:
         """Raise unless the posterior fits the model, which has something to predict."""
@@ -256,14 +257,15 @@ class PosteriorModel:
         return self.facts.num_data
 
     def reads_inputs(self) -> bool:
-        """Whether predictions depend on the arrays passed, if any are inputs.
+        """Whether predictions depend on the arrays passed that may be inputs.
 
         Runs the model again, unless a process is called with an argument as it is.
         """
-        if not self.facts.may_ignore_inputs:
+        meant = self.facts.may_be_inputs
+        if not meant:
             return True
 
-        def used(arrays) -> list:
+        def used(arrays) -> tuple[list, list]:
             args, kwargs = self._combine(arrays)
             run = (self._one(self._leaves, 0), random.key(0), args, kwargs, _of_shapes)
             _, sites = self._traces(*run)
@@ -273,12 +275,15 @@ class PosteriorModel:
             ]
             for latent in latents_of(sites).values():
                 found += [latent.offsets, *map(list, map(dict.values, latent.terms))]
-            for view in _views(sites):
-                process = view.process
-                found += [view.x, process.kernel, process.features, process.qv]
-            return [a for a in jax.tree.leaves(found) if isinstance(a, jax.Array)]
+            views = _views(sites)
+            processes = [view.process for view in views]
+            found += [[p.kernel, p.features, p.qv] for p in processes]
+            return _leaves([view.x for view in views]), _leaves(found)
 
-        return any(inputs_read(jax.make_jaxpr(used)(self._arrays).jaxpr))
+        made, (inputs, _) = jax.make_jaxpr(used, return_shape=True)(self._arrays)
+        are_read = inputs_read(made.jaxpr)
+        of_inputs = inputs_read(made.jaxpr, first=len(inputs))
+        return any(of_inputs) or all(are_read[i] for i in meant)
 
     def over_draws(
         self,
@@ -413,6 +418,10 @@ def _of_shapes(model: Callable) -> Callable:
 def _views(sites: dict[str, dict]) -> list:
     """Processes at inputs, of all latents."""
     return [view for latent in latents_of(sites).values() for view in latent.views]
+
+
+def _leaves(tree: Any) -> list[jax.Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
 
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:

@@ -73,10 +73,10 @@ def predict(
         require_same_processes(posterior, runs.facts.processes)
     if runs.num_data and not runs.reads_inputs():
         warnings.warn(
-            "the predictions do not depend on the arrays passed to the model: the "
-            "processes are called with other inputs, maybe with those of the fit. The "
-            "model must take them from its argument: f(x), with x no variable from "
-            "outside, and no latent site whose values the posterior has.",
+            "the predictions do not depend on the arrays passed to the model as "
+            "inputs: the processes are called with others, maybe with those of the "
+            "fit. The model must take them from its argument: f(x), with x no variable "
+            "from outside, and no latent site whose values the posterior has.",
             stacklevel=2,
         )
     if isinstance(runs.posterior, Samples):
