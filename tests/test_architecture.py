@@ -152,6 +152,7 @@ MAY_IMPORT = {
     },
     "mcmc.target": {
         "diagnostics",
+        "guides",
         "handlers",
         "inducing_origin",
         "process_facts",

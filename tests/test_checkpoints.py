@@ -21,6 +21,7 @@ import optax
 import pytest
 from jax import random
 from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoNormal
 
 import svgp_ppl as gp
 from svgp_ppl.fitting.minibatches import Minibatches
@@ -260,6 +261,18 @@ def test_a_fit_without_a_guide_is_loaded_by_its_model(tmp_path):
     np.testing.assert_array_equal(loaded.predict(COUNTS_X)["y"].mean, mean)
     with pytest.raises(ValueError, match=r"no code: .* load\(path, model=model\)"):
         gp.Fit.load(tmp_path / "fit")
+
+
+def test_a_point_is_not_read_from_the_unconstrained_location_of_a_normal(tmp_path):
+    data, options = (COUNTS_X, COUNTS_Y), {"num_steps": 3, "progress": False}
+    guide = gp.AutoGaussian(counts_model, rest=AutoNormal)
+    gp.fit(random.key(0), counts_model, guide, *data, **options).save(tmp_path / "fit")
+    loaded = gp.Fit.load(tmp_path / "fit", model=counts_model)
+    another = r"\['lengthscale', 'variance'\] have a scale.* rest=AutoNormal"
+    with pytest.raises(ValueError, match=another):
+        loaded.predict(COUNTS_X)
+    with pytest.raises(ValueError, match=another):
+        gp.sample(random.key(0), counts_model, *data, init=loaded, progress=False)
 
 
 @pytest.mark.parametrize("is_double", [True, False])

@@ -25,6 +25,7 @@ __all__ = [
     "drawn_sites",
     "guide_and_params",
     "require_apart",
+    "require_same_rest",
     "still_frozen",
     "warn_of_mode",
 ]
@@ -128,6 +129,31 @@ def drawn_sites(guide_trace: dict[str, dict], exact: Set[str]) -> list[str]:
         for name, site in guide_trace.items()
         if site["type"] == "sample" and name not in exact and not is_point(site["fn"])
     ]
+
+
+def require_same_rest(
+    guide_trace: Mapping[str, dict], params: Mapping[str, Any]
+) -> None:
+    """Refuse a point at a site with the parameters of NumPyro's ``AutoNormal``.
+
+    Both have a ``loc``, which there is unconstrained: it would be taken for the value.
+
+    Args:
+        guide_trace: A trace of the guide.
+        params: Parameters of a fit.
+
+    Raises:
+        ValueError: There is such a site.
+    """
+    sites = ((n, s) for n, s in guide_trace.items() if s["type"] == "sample")
+    points = [name for name, site in sites if is_point(site["fn"])]
+    unused = params.keys() - guide_trace.keys()
+    if names := sorted(name for name in points if f"{name}_auto_scale" in unused):
+        raise ValueError(
+            f"the parameters of {names} have a scale, and the guide has a point there: "
+            "they are those of a fit with rest=AutoNormal. Construct the guide as it "
+            "was, AutoGaussian(model, rest=AutoNormal)."
+        )
 
 
 def require_apart(

@@ -23,6 +23,7 @@ from numpyro.infer.util import (
 )
 
 from svgp_ppl.diagnostics import Axes, axes_of
+from svgp_ppl.guides.fitted import require_same_rest
 from svgp_ppl.handlers import (
     at_position,
     is_inducing,
@@ -326,6 +327,7 @@ class Target:
                 sites = trace_of(guide, args, kwargs, key=key, values=params)
                 require_no_process(sites)
                 _require_params(sites, params)
+                require_same_rest(sites, params)
                 values = {
                     name: site["value"]
                     for name, site in sites.items()

@@ -17,7 +17,13 @@ from jaxtyping import Array
 from numpyro.handlers import substitute
 
 from svgp_ppl.checks import require_arguments
-from svgp_ppl.guides.fitted import Guide, drawn_sites, require_apart, warn_of_mode
+from svgp_ppl.guides.fitted import (
+    Guide,
+    drawn_sites,
+    require_apart,
+    require_same_rest,
+    warn_of_mode,
+)
 from svgp_ppl.handlers import (
     is_inducing,
     is_layer,
@@ -209,6 +215,7 @@ class PosteriorModel:
                 require_values(sites, self.posterior, self.key)
             if isinstance(self.posterior, Guide):
                 require_same_latents(guide_trace, sites)
+                require_same_rest(guide_trace, self.posterior.params)
                 given = (self.posterior, *self.arguments, guide_trace)
                 require_apart(*given, marginalised(sites))
             num_data = {n: e.latent.num_data for n, e in observe_sites(sites).items()}
