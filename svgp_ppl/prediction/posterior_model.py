@@ -34,9 +34,10 @@ from svgp_ppl.handlers import (
 from svgp_ppl.keys import asks_for_keys
 from svgp_ppl.layer_noise import evenly_spread
 from svgp_ppl.linalg import single_threaded_lapack
-from svgp_ppl.observations import expected_of, is_latent, latents_of, observe_sites
+from svgp_ppl.observations import expected_of, is_latent, observe_sites
 from svgp_ppl.plates import require_all_rows
 from svgp_ppl.prediction.averages import Average
+from svgp_ppl.prediction.inputs import may_be_inputs, read_by_predictions
 from svgp_ppl.prediction.posterior import Prior, Samples
 from svgp_ppl.prediction.requirements import (
     require_params,
@@ -227,23 +228,10 @@ class PosteriorModel:
                 processes=process_facts_of(sites),
                 most_inducing=max(sizes, default=0),
                 guide_names=set(guide_trace),
-                may_be_inputs=self._may_be_inputs(sites),
+                may_be_inputs=may_be_inputs(sites, self.arguments, self._arrays),
             )
 
         return self._look(facts, outer)
-
-    def _may_be_inputs(self, sites: dict[str, dict]) -> list[int]:
-        """Which arrays may be inputs, or measurements of them; none if some are."""
-        views, leaves = _views(sites), jax.tree.leaves(self.arguments)
-        if any(view.source is leaf for view in views for leaf in leaves):
-            return []
-        inputs = {np.shape(view.source) for view in views} - {()}
-        latent = {np.shape(site["value"]) for site in sites.values() if is_latent(site)}
-        # Measurements of the inputs of one process are as many as a latent site.
-        meant = inputs | ({(n,) for n, *_ in inputs} & latent)
-        columns = {shape[1:] for shape in meant}
-        arrays = enumerate(self._arrays)
-        return [i for i, a in arrays if a.ndim and a.shape[1:] in columns]
 
     def require_fit(self) -> None:
         """Raise unless the posterior fits the model, which has something to predict."""
@@ -275,17 +263,7 @@ class PosteriorModel:
         def used(arrays) -> tuple[list, list]:
             args, kwargs = self._combine(arrays)
             run = (self._one(self._leaves, 0), random.key(0), args, kwargs, _of_shapes)
-            _, sites = self._traces(*run)
-            found: list = [
-                expected.likelihood(jnp.zeros(expected.latent.shape))
-                for expected in observe_sites(sites).values()
-            ]
-            for latent in latents_of(sites).values():
-                found += [latent.offsets, *map(list, map(dict.values, latent.terms))]
-            views = _views(sites)
-            processes = [view.process for view in views]
-            found += [[p.kernel, p.features, p.qv] for p in processes]
-            return _leaves([view.x for view in views]), _leaves(found)
+            return read_by_predictions(self._traces(*run)[1])
 
         made, (inputs, _) = jax.make_jaxpr(used, return_shape=True)(self._arrays)
         are_read = inputs_read(made.jaxpr)
@@ -420,15 +398,6 @@ def _of_shapes(model: Callable) -> Callable:
         return jnp.zeros(site["fn"].shape(), kind)
 
     return require_sizes(substitute(model, substitute_fn=zeros))
-
-
-def _views(sites: dict[str, dict]) -> list:
-    """Processes at inputs, of all latents."""
-    return [view for latent in latents_of(sites).values() for view in latent.views]
-
-
-def _leaves(tree: Any) -> list[jax.Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
 
 
 def _any_drawn(guide_trace: dict[str, dict], sites: dict[str, dict]) -> bool:
