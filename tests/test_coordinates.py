@@ -17,12 +17,14 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc import collapsed, coupling, laplace
-from svgp_ppl.mcmc.affine import OTHERS, Coordinates
-from svgp_ppl.mcmc.coordinates import _is_finite, fitted_start
+from svgp_ppl.mcmc.affine import OTHERS, Coordinates, plain_coordinates
+from svgp_ppl.mcmc.coordinates import Start, _is_finite, fitted_start
 from svgp_ppl.mcmc.curvature import curved
+from svgp_ppl.mcmc.draws import _constrained
 from svgp_ppl.mcmc.sites import base_of
 from svgp_ppl.mcmc.starts import coordinates_to_try as choice
 from svgp_ppl.mcmc.target import Data, Target
+from svgp_ppl.variational.sites import Sites
 from tests.conftest import mostly_single
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model, counts_z, unseen
 
@@ -231,6 +233,46 @@ def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
 
     positions = jax.tree.map(lambda x: 1.5 * x, start.positions)
     np.testing.assert_allclose(jax.jit(jax.vmap(compare))(positions), 0.0, atol=1e-9)
+
+
+def test_any_sites_leave_the_density_and_its_estimates():
+    """v = P⁻¹ Gᵀ (y − H m(z)) + C⁻ᵀ ξ, densely; of the rows that a key draws too."""
+
+    def model(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.3, 0.7), X[::5], mean=jnp.ravel)
+        with numpyro.plate("data", len(x), subsample_size=4) as rows:
+            gp.observe("y", gp.likelihoods.Poisson(), f(x[rows]), obs=y[rows])
+
+    target = Target(
+        random.key(0), model, (X, np.arange(14) % 3), {}, {}, minibatches=True
+    )
+    rng = np.random.default_rng(6)
+    h, y, xi = rng.normal(size=(2, 3)), rng.normal(size=2), rng.normal(size=3)
+    z = X[::5]
+    gram = 1.3 * np.exp(-0.5 * (z - z.T) ** 2 / 0.7**2)
+    g = h @ np.linalg.cholesky(gram + 1e-6 * 1.3 * np.eye(3))
+    tril = np.linalg.cholesky(np.eye(3) + g.T @ g)
+    shift = np.linalg.solve(tril, g.T @ (y - h @ z[:, 0]))
+    v = np.linalg.solve(tril.T, shift + xi)
+    log_volume = -np.sum(np.log(np.diag(tril)))
+    sites = Sites(jnp.asarray(h[None]), jnp.asarray(y[None]), {})
+
+    @jax.jit
+    def both(data, key):
+        moved = data._replace(sites={"f": sites})
+        other = {"f_base": xi}
+        densities = [
+            target.logdensity_fn(at, of, *keys)
+            for at, of in ((other, moved), ({"f": v}, data))
+            for keys in ((), (key,))
+        ]
+        return jnp.stack(densities), target.constrain(other, moved)["f"]
+
+    densities, found = both(target.data, random.key(1))
+    np.testing.assert_allclose(found, v, rtol=1e-9)
+    whole, part, *of_v = map(float, densities)
+    np.testing.assert_allclose([whole, part], np.add(of_v, log_volume), rtol=1e-9)
+    assert abs(whole - part) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -646,12 +688,14 @@ def test_a_process_that_is_given_is_part_of_the_mean(handler):
 def test_v_is_drawn_given_theta_and_the_data():
     target = Target(random.key(0), gaussian, (X, Y), {}, {}, collapse=True)
     start = target.initial_positions(random.key(1), 1)
-    one = {name: np.asarray(x)[0] for name, x in start.items()}
-    keys = random.split(random.key(2), 4000)
-    draws = jax.jit(jax.vmap(lambda key: target.constrain(one, target.data, key)))(keys)
-    theta = {n: float(x[0]) for n, x in draws.items() if x.ndim == 1}
+    # The same place at every draw of every chain.
+    same = {n: np.tile(x[:1], (4, 1000, *[1] * (x.ndim - 1))) for n, x in start.items()}
+    here = Start(plain_coordinates(), target.data, {})
+    draws = _constrained(random.key(2), target, here, same)
+    theta = {n: float(x[0, 0]) for n, x in draws.items() if x.ndim == 2}
     _, phi, covariance, shift = exact_log_evidence(theta, X, Y)
-    v = np.concatenate([draws["f"], draws["g"].reshape(4000, -1)], axis=1)
+    v = np.concatenate([draws[n].reshape(4000, -1) for n in "fg"], axis=1)
+    assert len(np.unique(v[:, 0])) == 4000
     gain = phi.T @ np.linalg.inv(covariance)
     expected = np.eye(phi.shape[1]) - gain @ phi
     error = (v.mean(0) - gain @ shift) / np.sqrt(np.diag(expected) / 4000)

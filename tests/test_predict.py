@@ -261,6 +261,35 @@ def test_latent_covariance_has_the_spread_of_the_draws():
     np.testing.assert_allclose(covariance, exact, atol=1e-6)
 
 
+def test_numbers_of_another_site_or_count_are_others():
+    """Programs are found by what determines them: with nothing left out."""
+    z, x, y = GAUSSIAN_Z[:2], X_NEW[:3], np.array([0.4, -1.0, 2.0])
+
+    def model(x):
+        level = numpyro.sample("level", dist.Normal(0.0, 2.0))
+        f = gp.sparse_gp("f", gp.kernels.RBF(VARIANCE, LENGTHSCALE), z)
+        gp.observe("near", gp.likelihoods.Gaussian(0.1), f(x) + level)
+        gp.observe("far", gp.likelihoods.Gaussian(2.0), f(x) - level)
+
+    def guide(x):
+        numpyro.sample("level", dist.Normal(0.5, 0.3))
+        numpyro.sample("f", dist.Delta(jnp.ones(2), event_dim=1))
+
+    a, residual = projection(x, z, VARIANCE, LENGTHSCALE)
+    mean = a.sum(axis=1)
+    found = gp.predict(model, {"f": np.ones((1, 2)), "level": np.array([0.7])}, x)
+    for name, shift, scale in (("near", 0.7, 0.1), ("far", -0.7, 2.0)):
+        exact = norm.logpdf(y, mean + shift, np.sqrt(residual + scale**2))
+        np.testing.assert_allclose(found[name].log_prob(y), exact, rtol=1e-9)
+    # With one draw of the level there is no spread of it, with more there is.
+    for n, spread in ((1, 0.0), (8, 0.3**2)):
+        options = {"key": random.key(1), "num_draws": n}
+        at_new = gp.predict(model, (guide, {}), x, **options)["near"]
+        more = at_new.latent_variance - residual
+        np.testing.assert_allclose(more, more[0], rtol=1e-6, atol=1e-9)
+        assert more[0] == pytest.approx(spread, rel=0.9, abs=1e-9)
+
+
 def test_draws_visit_all_posterior_draws_alike():
     means, variances = moments_by_draw(X_COUNTS)
     n = 6000

@@ -10,12 +10,14 @@ from jax import monitoring, random
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy.special import logsumexp
-from scipy.stats import poisson
+from scipy.stats import norm, poisson
 
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import group
 from svgp_ppl.expectations import MonteCarlo, QuasiMonteCarlo
+from svgp_ppl.mcmc.draws import _log_likelihoods, _over_noise
 from svgp_ppl.mcmc.target import Target
+from svgp_ppl.observations.observed import LogLikelihoods
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -226,6 +228,7 @@ def test_a_guide_may_hold_more_than_its_draws():
     positions = target.positions_from(random.key(1), guide, {"loc": 3.0}, 4)
     assert positions.keys() == {"level"}
     np.testing.assert_allclose(positions["level"], np.full(4, 3.0), atol=1e-4)
+    assert len(np.unique(positions["level"])) == 4
     with pytest.raises(ValueError, match=r"the guide's parameter\(s\) \['loc'\]"):
         target.positions_from(random.key(1), guide, {}, 4)
 
@@ -434,6 +437,42 @@ def test_drawn_nodes_are_fixed_for_a_run(method):
             gp.observe("y", likelihood, f(x), obs=y, method=method)
 
     assert_is_a_function(model, {"f": jnp.full(5, 0.7)})
+
+
+def test_drawn_nodes_are_averaged_over():
+    """Σ_n E log p is that with each of S sets of nodes, over S; by data too."""
+
+    def model(x, y):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+        with numpyro.plate("data", len(x)):
+            likelihood = gp.likelihoods.Poisson()
+            gp.observe("y", likelihood, f(x), obs=y, method=MonteCarlo(4))
+
+    numbers = (1, 2)
+    targets = [Target(random.key(0), model, DATA, {}, {}, s) for s in numbers]
+    assert [len(target.data.noise_keys) for target in targets] == [*numbers]
+    v, data = jnp.full(5, 0.7), targets[1].data
+
+    @jax.jit
+    def with_nodes_of(key):
+        run = handlers.substitute(handlers.seed(model, key), data={"f": v})
+        return handlers.trace(run).get_trace(*DATA)["y"]["fn"].log_prob(COUNTS_Y)
+
+    each = np.stack([with_nodes_of(key) for key in data.noise_keys])
+    assert not np.allclose(*each)
+    found = _log_likelihoods(targets[1], {"f": v[None, None]})
+    terms = found["expected_log_likelihood"]["y"][0, 0]
+    np.testing.assert_allclose(terms, each.mean(axis=0), rtol=1e-9)
+    density = jax.jit(targets[1].logdensity_fn)({"f": v}, data)
+    prior = np.sum(norm.logpdf(v))
+    np.testing.assert_allclose(density, each.mean(axis=0).sum() + prior, rtol=1e-9)
+
+
+def test_densities_are_averaged_over_the_noise_in_probability():
+    density, terms = np.log([[0.1, 0.2], [0.3, 0.4]]), np.array([[1.0, 2.0], [3.0, 6]])
+    found = _over_noise(LogLikelihoods(density, terms))
+    np.testing.assert_allclose(np.exp(found.log_likelihood), [0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(found.expected_log_likelihood, [2.0, 4.0])
 
 
 @pytest.mark.thorough
