@@ -23,7 +23,7 @@ from svgp_ppl import likelihoods as lk
 from svgp_ppl.features import Derivative, Points
 from svgp_ppl.handlers import replay_distributions
 from svgp_ppl.linalg import factorised
-from svgp_ppl.variational import prior_kl, split
+from svgp_ppl.variational import Stacked, prior_kl, split
 from tests.conftest import both_precisions
 
 RNG = np.random.default_rng(20)
@@ -756,3 +756,23 @@ def test_a_mean_function_of_whole_numbers_has_a_slope():
 
     constant = seed(model, 0)(lambda x: np.full(len(x), 3))
     np.testing.assert_allclose(constant, seed(model, 0)(None))
+
+
+def test_a_mixture_of_equal_components_has_the_divergence_of_one():
+    """By the pairwise bound of the entropy, which is exact there; of two outputs."""
+    rng = np.random.default_rng(3)
+    loc, scale = rng.normal(size=(2, 3)), rng.gamma(3.0, 0.3, size=(2, 3))
+    one = dist.Normal(loc, scale).to_event(2)
+    equal = dist.Normal(jnp.stack([loc] * 2), jnp.stack([scale] * 2)).to_event(2)
+    weights = dist.Categorical(probs=jnp.array([0.3, 0.7]))
+    qv = dist.MixtureSameFamily(weights, equal)
+    exact = np.sum(0.5 * (scale**2 + loc**2 - 1) - np.log(scale))
+    for found in (prior_kl(one), prior_kl(qv, entropy="pairwise")):
+        np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
+def test_independent_processes_are_drawn_independently():
+    normal = dist.Normal(jnp.zeros((2, 3)), 1.0).to_event(1)
+    v = Stacked({"f": normal, "g": normal}).sample(random.key(0), (2000,))
+    covariance = np.cov(np.asarray(v).reshape(4000, 6).T)
+    assert np.max(np.abs(covariance - np.eye(6))) < 5 * np.sqrt(2 / 4000)

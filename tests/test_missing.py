@@ -196,7 +196,8 @@ def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
 def test_the_likelihood_of_a_table_is_that_of_its_known_entries():
     handler = handlers.seed(lambda: outputs(COUNTS_X), random.key(0))
     latent = handlers.substitute(handler, data={"f": np.ones((2, 5))})()
-    whole = gp.Expected(lambda f: dist.Normal(f, 0.3).to_event(1), latent)
+    likelihood = lambda f: dist.Normal(f, 0.3).to_event(1)  # noqa: E731
+    whole = gp.Expected(likelihood, latent)
     marginal = latent.marginal()
     # Jointly Gaussian in each row: the covariance of what is known.
     covariance = marginal.covariance + 0.09 * np.eye(2)
@@ -208,6 +209,13 @@ def test_the_likelihood_of_a_table_is_that_of_its_known_entries():
         )
         expected[n] = normal.logpdf(TABLE[n, at])
     found = jax.jit(whole.of_entries(ENTRIES).log_predictive)(jnp.asarray(TABLE))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    def model(x):
+        gp.observe("y", likelihood, outputs(x))
+
+    at_data = gp.predict(model, {"f": np.ones((1, 2, 5))}, COUNTS_X)["y"]
+    found = at_data.log_prob(WITH_HOLES, mask=ENTRIES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

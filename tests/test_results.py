@@ -20,6 +20,7 @@ from scipy import optimize, stats
 
 import svgp_ppl as gp
 from svgp_ppl.prediction.inversion import inverted
+from svgp_ppl.prediction.quantiles import cdf_of
 from svgp_ppl.runtime import compilation
 from tests.models import (
     COUNTS_X,
@@ -256,6 +257,19 @@ def test_quantiles_of_several_modes_are_those_of_a_search():
         for level, quantile in zip(levels, found[:, 0]):
             exact = optimize.brentq(above, -500, 500, level, xtol=1e-12)
             assert abs(quantile - exact) < 1e-6 * np.sqrt(variance)
+
+
+def test_cdf_of_a_sum_over_labels_and_of_a_falling_transform():
+    labels = jnp.arange(-1, 7)
+    found = cdf_of(dist.BetaBinomial(2.0, 3.0, 5), labels)
+    exact = stats.betabinom.cdf(labels, 5, 2.0, 3.0)
+    np.testing.assert_allclose(found, exact, rtol=1e-5)
+    falling = dist.TransformedDistribution(
+        dist.Gamma(2.0, 3.0), dist.transforms.AffineTransform(1.0, -2.0)
+    )
+    y = jnp.array([-3.0, 0.2, 0.9, 1.5])  # 1 − 2 g
+    exact = stats.gamma.sf((1.0 - np.asarray(y)) / 2.0, 2.0, scale=1 / 3.0)
+    np.testing.assert_allclose(cdf_of(falling, y), exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
