@@ -23,7 +23,7 @@ from svgp_ppl import likelihoods as lk
 from svgp_ppl.features import Derivative, Points
 from svgp_ppl.handlers import replay_distributions
 from svgp_ppl.linalg import factorised
-from svgp_ppl.variational import Stacked, prior_kl, split
+from svgp_ppl.variational import Stacked, expected_log_prior, prior_kl, split
 from tests.conftest import both_precisions
 
 RNG = np.random.default_rng(20)
@@ -776,3 +776,13 @@ def test_independent_processes_are_drawn_independently():
     v = Stacked({"f": normal, "g": normal}).sample(random.key(0), (2000,))
     covariance = np.cov(np.asarray(v).reshape(4000, 6).T)
     assert np.max(np.abs(covariance - np.eye(6))) < 5 * np.sqrt(2 / 4000)
+
+
+def test_the_expected_log_prior_of_a_mixture_has_its_weights():
+    loc, scale = np.array([[0.0, 1.0], [3.0, -2.0]]), np.array([0.5, 1.5])
+    weights = np.array([0.1, 0.9])
+    components = dist.Normal(loc, scale[:, None]).to_event(1)
+    qv = dist.MixtureSameFamily(dist.Categorical(probs=weights), components)
+    squares = np.sum(loc**2 + scale[:, None] ** 2, axis=1)
+    exact = -0.5 * weights @ squares - np.log(2 * np.pi)
+    np.testing.assert_allclose(expected_log_prior(qv), exact, rtol=1e-6)
