@@ -273,6 +273,10 @@ def test_a_point_is_not_read_from_the_unconstrained_location_of_a_normal(tmp_pat
         loaded.predict(COUNTS_X)
     with pytest.raises(ValueError, match=another):
         gp.sample(random.key(0), counts_model, *data, init=loaded, progress=False)
+    with pytest.raises(ValueError, match=another):
+        gp.importance_sample(random.key(0), counts_model, *data, init=loaded)
+    with pytest.raises(ValueError, match=another):
+        gp.diagnostics.report(loaded, *data)
 
 
 @pytest.mark.parametrize("is_double", [True, False])

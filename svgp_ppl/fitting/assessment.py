@@ -34,7 +34,7 @@ from svgp_ppl.fitting.observations import (
     weights_of,
 )
 from svgp_ppl.fitting.result import Fit
-from svgp_ppl.guides.fitted import drawn_sites
+from svgp_ppl.guides.fitted import drawn_sites, require_same_rest
 from svgp_ppl.handlers import (
     counts_once,
     is_inducing,
@@ -181,6 +181,7 @@ class _Assessment:
         return facts._replace(log_weights=log_weights, cdf=cdf)
 
     def _facts(self, key, guide_trace: dict, model_trace: dict) -> Facts:
+        require_same_rest(guide_trace, self.params)
         sites = model_trace.values()
         is_deep = any(map(is_layer, sites))
         is_point = not drawn_sites(guide_trace, marginalised(model_trace))
