@@ -336,6 +336,43 @@ def test_two_components_that_hardly_vary():
     assert 192 in calls
 
 
+def test_small_steps_between_the_nodes_of_two_components():
+    """Departures of few nats that Gauss–Hermite does not resolve: a gate, a mixture."""
+
+    def zero_inflated(f):
+        rate = jnp.exp(f[..., 0])
+        return dist.ZeroInflatedDistribution(dist.Poisson(rate), gate_logits=f[..., 1])
+
+    def mixed(f):
+        half = dist.Categorical(probs=jnp.array([0.5, 0.5]))
+        return dist.MixtureSameFamily(half, dist.Normal(f, 0.4))
+
+    rng, n = np.random.default_rng(7), 40
+    mean = rng.uniform(-3.0, 3.0, (n, 2))
+    sd = np.exp(rng.uniform(np.log(0.05), np.log(3.0), (n, 2)))
+    mean[:2], sd[:2] = [[2.97, -1.99], [2.29, -0.75]], [[2.89, 0.12], [2.73, 0.17]]
+    y = mean[:, 0] + np.hypot(sd[:, 0], 0.4) * rng.normal(size=n)
+    e = np.linspace(-9.0, 9.0, 4001)[:, None]
+    weights = st.norm.pdf(e) * (e[1] - e[0])
+    f, g = (m + s * e for m, s in zip(mean.T, sd.T))
+    gate = np.sum(weights * expit(g), axis=0)
+    zero = np.sum(weights * np.exp(-np.exp(f)), axis=0)
+    of_each = st.norm.pdf(y[:, None], mean, np.hypot(sd, 0.4))
+    exact = {
+        zero_inflated: np.log(gate + (1.0 - gate) * zero),
+        mixed: np.log(np.mean(of_each, axis=1)),
+    }
+    marginal = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
+    for likelihood, data in ((zero_inflated, np.zeros(n)), (mixed, y)):
+
+        @jax.jit
+        def find(data, marginal, likelihood=likelihood):
+            return log_predictive_density(likelihood, data, marginal)
+
+        found = find(jnp.asarray(data), marginal)
+        np.testing.assert_allclose(found, exact[likelihood], atol=1e-4)
+
+
 def _given_the_second_of_student(y, mean, other, width):
     e = np.linspace(-9, 9, 801)
     f, g = mean + width * e[:, None, None], other + width * e[:, None]

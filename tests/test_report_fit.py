@@ -392,6 +392,24 @@ def test_edges_of_priors(three_steps, y):
     assert "'lengthscale' is at the upper edge of its prior, which has 0.004 " in text
 
 
+def test_scores_of_a_mixture_are_those_of_its_components():
+    """∂E/∂f = Σ_k w_k (y − m_k) / σ², and the curvature 1/σ²."""
+    z, weights = grid(0.0, 6.0, 3), np.array([0.3, 0.7])
+    loc = np.array([[0.5, -1.0, 2.0], [0.0, 1.5, -0.5]])
+
+    def guide(*args):
+        components = dist.Normal(loc, 0.4).to_event(1)
+        choice = dist.Categorical(probs=weights)
+        numpyro.sample("f", dist.MixtureSameFamily(choice, components))
+
+    args = X, SMOOTH, z, THETA
+    site = fitted_of(made(regression, guide, {}, *args), *args).facts.sites["y"]
+    a, _ = projection(X, z, THETA["variance"], THETA["lengthscale"])
+    exact = weights @ (SMOOTH - loc @ a.T) / 0.2**2
+    np.testing.assert_allclose(site.score[:, 0], exact, rtol=1e-6)
+    np.testing.assert_allclose(site.curvature, np.full((60, 1, 1), 1 / 0.2**2))
+
+
 def steps(x, y):
     """tau, at and levels have no slope; width, of a prior alone, is not read."""
     tau = numpyro.sample("tau", dist.Uniform(0.0, 6.0))

@@ -51,10 +51,13 @@ _POINTS_AT_A_TIME = 256
 # Modes of the integrand that are looked for where nothing is known of a likelihood. The
 # time grows like the square of their number, and that of two other grids.
 _NUM_PEAKS = 2
+# Nodes of Gauss–Hermite at a mode by the number of components, and of a check of it.
+_NUM_NODES, _NUM_TO_CHECK = {2: 20, 3: 12}, {2: 17, 3: 11}
 # The integrand is near to a Gaussian, and Gauss–Hermite enough, if its curvatures are
-# at most so many times those of q, and its logarithm departs from a quadratic form by
-# at most so many nats within so many standard deviations.
-_BROAD, _DEPARTURE, _NEAR = 2.0, 3.0, 5.0
+# at most so many times those of q, its logarithm departs from a quadratic form by at
+# most so many nats within so many standard deviations, and fewer nodes agree to so many
+# nats: a step, as from log p = 0 to that of a gate, is a small departure between them.
+_BROAD, _DEPARTURE, _NEAR, _AGREEMENT = 2.0, 3.0, 5.0, 1e-5
 # Labels whose probabilities are computed together, sharing the points.
 _LABELS_AT_A_TIME = 16
 
@@ -162,7 +165,8 @@ def _of_normals(likelihood, y, marginal: Marginal) -> Callable:
 
 def _by_hermite(log_likelihood: Callable, like: Array) -> Array:
     """Gauss–Hermite at the one mode of q(f) p(y|f) in two or three components."""
-    return _at_mode(log_likelihood, *_mode(log_likelihood, like))[0]
+    num_nodes = _NUM_NODES[like.shape[-1]]
+    return _at_mode(log_likelihood, *_mode(log_likelihood, like), num_nodes)[0]
 
 
 def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
@@ -171,13 +175,17 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     Standard normals may be rotated: here to the principal axes of the curvature at a
     mode, so that a ridge such as that of p(y | f + g) is narrow along an axis.
 
-    Where p(y|f) changes little within q(f), as under most draws of v, the grid of
-    Gauss–Hermite shows that the integrand is near to a Gaussian, and is enough: it is
-    chosen for each datum, whatever the others are, and the box left out if for all.
+    Where p(y|f) changes little within q(f), as under most draws of v, two grids of
+    Gauss–Hermite show that the integrand is near to a Gaussian, and are enough: that is
+    found for each datum, whatever the others are, and the box left out if for all.
     """
-    centre, values, vectors = _mode(log_likelihood, like)
-    near, departure = _at_mode(log_likelihood, centre, values, vectors)
+    width, mode = like.shape[-1], _mode(log_likelihood, like)
+    _, values, vectors = mode
+    near, departure = _at_mode(log_likelihood, *mode, _NUM_NODES[width])
+    check, _ = _at_mode(log_likelihood, *mode, _NUM_TO_CHECK[width])
+    rounding = 32 * jnp.finfo(near.dtype).eps * (1.0 + jnp.abs(near))
     is_enough = jnp.all(values <= _BROAD, axis=-1) & (departure <= _DEPARTURE)
+    is_enough &= jnp.abs(near - check) <= jnp.maximum(_AGREEMENT, rounding)
 
     def on_box(at):
         # XLA would take what does not depend on the loop out of it, and do it always.
@@ -193,7 +201,11 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
 
 
 def _at_mode(
-    log_likelihood: Callable, centre: Array, values: Array, vectors: Array
+    log_likelihood: Callable,
+    centre: Array,
+    values: Array,
+    vectors: Array,
+    num_nodes: int,
 ) -> tuple[Array, Array]:
     """Gauss–Hermite about a mode, and how far its integrand is from a Gaussian there.
 
@@ -202,7 +214,7 @@ def _at_mode(
         the logarithm of the integrand, within ``_NEAR`` standard deviations.
     """
     width = centre.shape[-1]
-    nodes, weights = hermite_grid(20 if width == 2 else 12, width)
+    nodes, weights = hermite_grid(num_nodes, width)
     t = jnp.asarray(nodes, centre.dtype)
     t = t.reshape(len(nodes), *(1,) * (centre.ndim - 1), width)
     e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], t)
