@@ -98,7 +98,7 @@ def test_fits_and_draws_are_those_of_the_other_rows(fits, draws):
 
 
 @pytest.mark.parametrize(
-    "which", [pytest.param("fits", marks=pytest.mark.thorough), "draws"]
+    "which", ["fits", pytest.param("draws", marks=pytest.mark.thorough)]
 )
 def test_predictions_are_those_of_the_other_rows(which, request):
     posteriors = request.getfixturevalue(which)
@@ -111,8 +111,8 @@ def test_predictions_are_those_of_the_other_rows(which, request):
     np.testing.assert_allclose(*paths, rtol=1e-6)
 
 
-def test_densities_of_predictions_take_a_mask(draws):
-    at_data = gp.predict(model, draws[0], COUNTS_X)["y"]
+def test_densities_of_predictions_take_a_mask(fits):
+    at_data = gp.predict(model, fits[0], COUNTS_X)["y"]
     with_holes = at_data.log_prob(HOLES, mask=KNOWN)
     plain = at_data.log_prob(COUNTS_Y)
     np.testing.assert_allclose(with_holes, np.where(KNOWN, plain, 0.0), rtol=1e-12)

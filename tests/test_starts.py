@@ -31,7 +31,7 @@ from svgp_ppl.mcmc.samplers.blackjax_parts import minimize_lbfgs
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import side_by_side
 from svgp_ppl.variational.sites import Prior
-from tests.conftest import both_precisions, single_first
+from tests.conftest import single_first
 from tests.models import (
     COUNTS_X,
     COUNTS_Y,
@@ -129,7 +129,7 @@ def test_at_the_mean_v_has_the_conditional_of_the_gaussian(monkeypatch):
     np.testing.assert_allclose(slopes @ slopes.T, covariance, atol=1e-8)
 
 
-@both_precisions
+@single_first
 @pytest.mark.parametrize("scale", [0.3, pytest.param(3.0, marks=pytest.mark.thorough)])
 def test_v_has_laplaces_approximation_wherever_it_is_sought_from(precision, scale):
     """The mode by BFGS, and the Hessian there by automatic differentiation."""
