@@ -24,7 +24,7 @@ from scipy.stats import genpareto, multivariate_normal
 import svgp_ppl as gp
 from svgp_ppl.diagnostics import report
 from svgp_ppl.diagnostics.findings_of_fits import heavy_tail
-from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours
+from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours, _open
 from svgp_ppl.diagnostics.gains import gains_of
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
 from svgp_ppl.diagnostics.trend import trend_of
@@ -608,6 +608,23 @@ def test_rises_that_noise_hides():
         assert bool(hidden) == is_hidden, found
     # Three standard errors of the slope of 50 independent losses, by 49 steps.
     assert abs(float(hidden[1]) / (3000 * 49 * np.sqrt(12 / 50**3)) - 1) < 0.5
+
+
+def test_what_is_open_at_a_row_has_the_squares_of_the_weights():
+    """tr(W Cov) of f = Σ_p w_p g_p, whose g_p are independent with one residual."""
+    rng = np.random.default_rng(0)
+    weights, residual = rng.normal(size=(3, 2, 4)), rng.gamma(2.0, size=4)
+    curvature = np.apply_along_axis(np.diag, 1, rng.gamma(2.0, size=(4, 2)))
+    counts = np.array([True, False, True, True])
+    found = _open(
+        SimpleNamespace(curvature=curvature, counts=counts),
+        SimpleNamespace(weights=weights, residual=residual),
+    )
+    exact = [
+        residual[n] * np.trace(curvature[n] @ weights[..., n].T @ weights[..., n])
+        for n in np.flatnonzero(counts)
+    ]
+    np.testing.assert_allclose(found, exact)
 
 
 def test_scores_of_neighbours():
