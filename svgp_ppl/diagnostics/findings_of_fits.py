@@ -194,8 +194,8 @@ def sites_without_slope(facts: Facts) -> list[Finding]:
     """Values that no fit finds: the likelihood changes with them in jumps only."""
     return [
         Finding(
-            f"The data do not move '{name}': the likelihood depends on it by a "
-            "comparison, or by rounding, whose derivative is 0.",
+            f"The data do not move '{name}': the likelihood depends on it only by a "
+            "comparison, rounding or stop_gradient, whose derivatives are 0.",
             any_of(
                 "a smooth step, such as jax.nn.sigmoid((tau - x) / width) in place of "
                 "jnp.where(x < tau, 1.0, 0.0)",
