@@ -373,6 +373,26 @@ def test_small_steps_between_the_nodes_of_two_components():
         np.testing.assert_allclose(found, exact[likelihood], atol=1e-4)
 
 
+def test_peaks_between_the_nodes_of_two_components():
+    """Of f near y, narrower than the distance of nodes: off by up to 0.6 nats."""
+
+    def outliers(f):
+        choice = dist.Categorical(logits=jnp.stack([f[..., 1], 0.0 * f[..., 1]], -1))
+        loc = jnp.stack([f[..., 0], 0.0 * f[..., 0]], axis=-1)
+        return dist.MixtureSameFamily(choice, dist.Normal(loc, jnp.array([0.1, 2.0])))
+
+    mean = np.array([[1.86, 0.36], [2.79, 0.74]])
+    sd, y = np.array([[2.86, 0.88], [1.82, 0.33]]), np.array([0.29, -3.852])
+    e = np.linspace(-9.0, 9.0, 4001)[:, None]
+    gate = expit(mean[:, 1] + sd[:, 1] * e) * st.norm.pdf(e) * (e[1] - e[0])
+    near = st.norm.pdf(y, mean[:, 0], np.hypot(sd[:, 0], 0.1))
+    p = np.sum(gate, axis=0)
+    exact = np.log(p * near + (1.0 - p) * st.norm.pdf(y, 0.0, 2.0))
+    marginal = Marginal(jnp.asarray(mean), jnp.asarray(sd**2))
+    find = jax.jit(partial(log_predictive_density, outliers))
+    np.testing.assert_allclose(find(jnp.asarray(y), marginal), exact, atol=5e-3)
+
+
 def _given_the_second_of_student(y, mean, other, width):
     e = np.linspace(-9, 9, 801)
     f, g = mean + width * e[:, None, None], other + width * e[:, None]

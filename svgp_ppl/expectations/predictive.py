@@ -57,7 +57,10 @@ _NUM_NODES, _NUM_TO_CHECK = {2: 20, 3: 12}, {2: 17, 3: 11}
 # at most so many times those of q, its logarithm departs from a quadratic form by at
 # most so many nats within so many standard deviations, and fewer nodes agree to so many
 # nats: a step, as from log p = 0 to that of a gate, is a small departure between them.
+# A peak between the nodes of both bends the logarithm along an axis: its second
+# differences over 1/8 of a standard deviation are small, those of a curvature of 3.
 _BROAD, _DEPARTURE, _NEAR, _AGREEMENT = 2.0, 3.0, 5.0, 1e-5
+_NUM_ON_AXIS, _BEND = 81, 0.05
 # Nodes for moments of data with one component, up to so many standard deviations, in
 # blocks to bound the memory: E σ(10 e) is right to 1e-4, which 20 of Gauss–Hermite miss
 # by 0.03.
@@ -220,6 +223,7 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     rounding = 32 * jnp.finfo(near.dtype).eps * (1.0 + jnp.abs(near))
     is_enough = jnp.all(values <= _BROAD, axis=-1) & (departure <= _DEPARTURE)
     is_enough &= jnp.abs(near - check) <= jnp.maximum(_AGREEMENT, rounding)
+    is_enough &= _bend(log_likelihood, *mode) <= _BEND + rounding
 
     def on_box(at):
         # XLA would take what does not depend on the loop out of it, and do it always.
@@ -264,6 +268,19 @@ def _at_mode(
     departure = jnp.where(is_near, jnp.abs(terms - objective(centre)), 0.0)
     determinant = 0.5 * jnp.sum(jnp.log(values), axis=-1)
     return average - determinant, jnp.max(departure, axis=0)
+
+
+def _bend(
+    log_likelihood: Callable, centre: Array, values: Array, vectors: Array
+) -> Array:
+    """The largest second difference of ℓ(e) on the principal axes through a mode."""
+    width = centre.shape[-1]
+    ticks = jnp.linspace(-_NEAR, _NEAR, _NUM_ON_AXIS, dtype=centre.dtype)
+    t = ticks[:, None, None] * jnp.eye(width, dtype=centre.dtype)
+    t = t.reshape(*t.shape[:2], *(1,) * (centre.ndim - 1), width)
+    e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], t)
+    bends = jnp.diff(log_likelihood(e), n=2, axis=0)
+    return jnp.max(jnp.abs(bends), axis=(0, 1))
 
 
 def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
