@@ -579,6 +579,21 @@ def test_moments_of_a_function_with_steps():
         np.testing.assert_allclose(find(likelihood, marginal), moments, atol=1e-4)
 
 
+@mostly_single
+def test_moments_of_a_rate_on_a_wide_log_scale(precision):
+    """Far out its square is beyond single precision, and has no weight."""
+    m, s = jnp.array([0.3, 0.0]), jnp.array([3.0, 5.0])
+    find = jax.jit(
+        partial(predictive_mean_and_variance, lambda f: dist.Poisson(jnp.exp(f)))
+    )
+    mean, variance = find(Marginal(m, s**2))
+    rate = np.exp(m + s**2 / 2)
+    np.testing.assert_allclose(mean, rate, rtol=1e-5)
+    exact = rate[0] + rate[0] ** 2 * np.expm1(9.0)
+    np.testing.assert_allclose(variance[0], exact, rtol=1e-3)
+    assert np.isfinite(variance[1])
+
+
 def _softmax(f):
     return dist.Categorical(logits=f)
 

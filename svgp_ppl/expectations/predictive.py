@@ -57,10 +57,10 @@ _NUM_NODES, _NUM_TO_CHECK = {2: 20, 3: 12}, {2: 17, 3: 11}
 # at most so many times those of q, its logarithm departs from a quadratic form by at
 # most so many nats within so many standard deviations, and fewer nodes agree to so many
 # nats: a step, as from log p = 0 to that of a gate, is a small departure between them.
-# A peak between the nodes of both bends the logarithm along an axis: its second
-# differences over 1/8 of a standard deviation are small, those of a curvature of 3.
+# A peak between the nodes of both shows on an axis: second differences of log p, over
+# 1/8 of a standard deviation, are at most those of a curvature of 3.
 _BROAD, _DEPARTURE, _NEAR, _AGREEMENT = 2.0, 3.0, 5.0, 1e-5
-_NUM_ON_AXIS, _BEND = 81, 0.05
+_NUM_ON_AXIS, _SECOND_DIFFERENCE = 81, 0.05
 # Nodes for moments of data with one component, up to so many standard deviations, in
 # blocks to bound the memory: E σ(10 e) is right to 1e-4, which 20 of Gauss–Hermite miss
 # by 0.03.
@@ -147,18 +147,24 @@ def _total_by_grid(of_f: Callable, marginal: Marginal) -> tuple[Array, Array]:
     share = np.sum(density, axis=1)
 
     def of_block(block):
-        e, w = block
-        given, variance = of_f(points(marginal, e[:, None]))
-        w = w.astype(given.dtype)
-        mean = weighted_sum(w, given)
-        return mean, weighted_sum(w, variance + jnp.square(given - mean))
+        e, weights = block
+        return _of_mixture(weights, *of_f(points(marginal, e[:, None])))
 
     blocks = nodes.reshape(density.shape), density / share[:, None]
     blocks = tuple(jnp.asarray(each, marginal.mean.dtype) for each in blocks)
-    means, variances = jax.lax.map(of_block, blocks)
-    weights = jnp.asarray(share / np.sum(share), means.dtype)
-    mean = weighted_sum(weights, means)
-    return mean, weighted_sum(weights, variances + jnp.square(means - mean))
+    return _of_mixture(share / np.sum(share), *jax.lax.map(of_block, blocks))
+
+
+def _of_mixture(weights: Any, means: Array, variances: Array) -> tuple[Array, Array]:
+    """Mean and variance of a mixture.
+
+    What is far and unlikely is weighed before it is squared: in single precision its
+    square may be infinite.
+    """
+    weights = jnp.asarray(weights, means.dtype)
+    mean, variance = weighted_sum(weights, means), weighted_sum(weights, variances)
+    root = jnp.sqrt(weights).reshape(-1, *(1,) * mean.ndim)
+    return mean, variance + jnp.sum(jnp.square(root * (means - mean)), axis=0)
 
 
 def _moments(given: Any) -> tuple[Any, Any]:
@@ -223,7 +229,8 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     rounding = 32 * jnp.finfo(near.dtype).eps * (1.0 + jnp.abs(near))
     is_enough = jnp.all(values <= _BROAD, axis=-1) & (departure <= _DEPARTURE)
     is_enough &= jnp.abs(near - check) <= jnp.maximum(_AGREEMENT, rounding)
-    is_enough &= _bend(log_likelihood, *mode) <= _BEND + rounding
+    differences = _second_differences(log_likelihood, *mode)
+    is_enough &= differences <= _SECOND_DIFFERENCE + rounding
 
     def on_box(at):
         # XLA would take what does not depend on the loop out of it, and do it always.
@@ -270,7 +277,7 @@ def _at_mode(
     return average - determinant, jnp.max(departure, axis=0)
 
 
-def _bend(
+def _second_differences(
     log_likelihood: Callable, centre: Array, values: Array, vectors: Array
 ) -> Array:
     """The largest second difference of ℓ(e) on the principal axes through a mode."""
@@ -279,8 +286,7 @@ def _bend(
     t = ticks[:, None, None] * jnp.eye(width, dtype=centre.dtype)
     t = t.reshape(*t.shape[:2], *(1,) * (centre.ndim - 1), width)
     e = centre + small_product(vectors / jnp.sqrt(values)[..., None, :], t)
-    bends = jnp.diff(log_likelihood(e), n=2, axis=0)
-    return jnp.max(jnp.abs(bends), axis=(0, 1))
+    return jnp.max(jnp.abs(jnp.diff(log_likelihood(e), n=2, axis=0)), axis=(0, 1))
 
 
 def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
