@@ -205,10 +205,10 @@ one_mode = gp.sample(
     product_with_sign,
     x,
     y,
-    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.95),
+    sampler=gp.mcmc.NUTS(target_acceptance_rate=0.99),
     init=fit,
     num_warmup=num_draws,
-    num_samples=num_draws,
+    num_samples=2 * num_draws,
     progress=False,
 )
 print(diagnostics.report(one_mode))

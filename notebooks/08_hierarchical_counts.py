@@ -152,9 +152,9 @@ az.compare({name: run.draws for name, run in runs.items()})[
 # The negative binomial model is far better. The warning in both rows is about a large
 # Pareto k, which the reports above name too: some broods are the only ones at their
 # location, and without them its effect would be different. In the Poisson model, where
-# locations have to account for all differences, this is so for nearly half of the
-# broods; in the other model for 8 of 118, too few to matter for a difference of this
-# size.
+# locations have to account for all differences, this is so for more than a third of the
+# broods; in the other model for about a tenth, too few to matter for a difference of
+# this size.
 #
 # The reports also ask for more draws: the 200 effective draws here are enough for the
 # intervals below, but for a paper `num_samples=1000` would be better.
