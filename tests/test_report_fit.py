@@ -25,6 +25,7 @@ import svgp_ppl as gp
 from svgp_ppl.diagnostics import report
 from svgp_ppl.diagnostics.findings_of_fits import heavy_tail
 from svgp_ppl.diagnostics.findings_of_processes import _of_neighbours, _open
+from svgp_ppl.diagnostics.fitted import Inputs, Site
 from svgp_ppl.diagnostics.gains import gains_of
 from svgp_ppl.diagnostics.pareto import good_shape, pareto_shape
 from svgp_ppl.diagnostics.trend import trend_of
@@ -616,10 +617,9 @@ def test_what_is_open_at_a_row_has_the_squares_of_the_weights():
     weights, residual = rng.normal(size=(3, 2, 4)), rng.gamma(2.0, size=4)
     curvature = np.apply_along_axis(np.diag, 1, rng.gamma(2.0, size=(4, 2)))
     counts = np.array([True, False, True, True])
-    found = _open(
-        SimpleNamespace(curvature=curvature, counts=counts),
-        SimpleNamespace(weights=weights, residual=residual),
-    )
+    site = Site(counts, None, curvature, None, (None, None), None, (None,) * 3)
+    none = dict.fromkeys(Inputs._fields) | {"values": {}}
+    found = _open(site, Inputs(**none | {"weights": weights, "residual": residual}))
     exact = [
         residual[n] * np.trace(curvature[n] @ weights[..., n].T @ weights[..., n])
         for n in np.flatnonzero(counts)

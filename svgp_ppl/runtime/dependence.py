@@ -32,7 +32,7 @@ def outputs_zero(jaxpr: Jaxpr) -> list[bool]:
 
     def is_zero(v: Any) -> bool:
         if isinstance(v, Literal):
-            return v.val == 0
+            return bool(v.val == 0)
         equation = made.get(v)
         if equation is None or equation.primitive.name != "broadcast_in_dim":
             return False
