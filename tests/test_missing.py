@@ -196,7 +196,10 @@ def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
 def test_the_likelihood_of_a_table_is_that_of_its_known_entries():
     handler = handlers.seed(lambda: outputs(COUNTS_X), random.key(0))
     latent = handlers.substitute(handler, data={"f": np.ones((2, 5))})()
-    likelihood = lambda f: dist.Normal(f, 0.3).to_event(1)  # noqa: E731
+
+    def likelihood(f):
+        return dist.Normal(f, 0.3).to_event(1)
+
     whole = gp.Expected(likelihood, latent)
     marginal = latent.marginal()
     # Jointly Gaussian in each row: the covariance of what is known.

@@ -594,6 +594,18 @@ def test_moments_of_a_rate_on_a_wide_log_scale(precision):
     assert np.isfinite(variance[1])
 
 
+def test_a_variance_may_be_one_number():
+    """As that of a distribution of one's own, which does not depend on f."""
+
+    class Known(dist.Normal):
+        variance = 0.09
+
+    marginal = Marginal(jnp.array([0.3, -1.0]), jnp.array([0.5, 2.0]))
+    mean, variance = predictive_mean_and_variance(lambda f: Known(f, 0.3), marginal)
+    np.testing.assert_allclose(mean, marginal.mean, rtol=1e-9)
+    np.testing.assert_allclose(variance, marginal.variance + 0.09, rtol=1e-9)
+
+
 def _softmax(f):
     return dist.Categorical(logits=f)
 
