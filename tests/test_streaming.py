@@ -21,6 +21,7 @@ from tests.models import (
     GAUSSIAN_Z,
     gaussian_model,
     gaussian_posterior,
+    rbf,
 )
 
 FIRST, SECOND = slice(0, 8), slice(8, 15)
@@ -53,6 +54,26 @@ def test_a_conjugate_fit_in_parts_is_that_of_all_data():
     assert fitted.model is gaussian_model
     for found, exact in zip(moments_of(fitted), gaussian_posterior()):
         np.testing.assert_allclose(found, exact, atol=5e-4)
+
+
+@pytest.mark.parametrize("is_white", [True, False])
+def test_what_u_has_beyond_f_is_kept(is_white):
+    """u = f(z) + jitter + white noise: the factor is on u, and not on f(z)."""
+
+    def model(x, y=None):
+        kernel, z = gp.kernels.RBF(1.3, 0.7), jnp.asarray(GAUSSIAN_Z, float)
+        kernel = kernel + gp.kernels.White(0.5) if is_white else kernel
+        f = gp.sparse_gp("f", kernel, z, jitter=0.0 if is_white else 0.5)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.4), f(x), obs=y)
+
+    fitted = continued(first_fit(model))
+    tril = np.linalg.cholesky(rbf(GAUSSIAN_Z, GAUSSIAN_Z, 1.3, 0.7) + 0.5 * np.eye(4))
+    a = np.linalg.solve(tril, rbf(GAUSSIAN_Z, GAUSSIAN_X, 1.3, 0.7)).T
+    covariance = np.linalg.inv(np.eye(4) + a.T @ a / 0.4**2)
+    exact = covariance @ a.T @ GAUSSIAN_Y / 0.4**2, covariance
+    for found, wanted in zip(moments_of(fitted), exact):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def outputs(x, y=None):

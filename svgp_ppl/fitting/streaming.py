@@ -28,7 +28,7 @@ from numpyro.handlers import Messenger
 from svgp_ppl.checks import require_key
 from svgp_ppl.diagnostics.findings_of_fits import moving_bound
 from svgp_ppl.diagnostics.fitted import Fitted
-from svgp_ppl.features import LinearFunctional
+from svgp_ppl.features import LinearFunctional, covariance
 from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.repeated import repeated
@@ -45,7 +45,7 @@ from svgp_ppl.handlers import (
     trace_of,
     traces_of,
 )
-from svgp_ppl.linalg import matmul
+from svgp_ppl.linalg import matmul, whiten
 from svgp_ppl.process import SparseGP
 from svgp_ppl.process_facts import (
     ProcessFacts,
@@ -288,28 +288,33 @@ def _with_seen(model: Callable, seen: Mapping[str, _Seen]) -> Callable:
 
 def _expectation(seen: _Seen, process: SparseGP) -> jax.Array:
     dtype = process.scale_tril.dtype
-    mean, covariance = _moments_at(seen.z, process)
+    mean, cov = _moments_at(seen.z, process)
     h, data = (jnp.asarray(a, dtype) for a in seen.sites[:2])
     rest = data - matmul(h, mean[..., None])[..., 0]
-    return -0.5 * (jnp.sum(jnp.square(rest)) + jnp.sum(matmul(h, covariance) * h))
+    return -0.5 * (jnp.sum(jnp.square(rest)) + jnp.sum(matmul(h, cov) * h))
 
 
 def _moments_at(features: Any, process: SparseGP) -> tuple[jax.Array, jax.Array]:
-    """Mean [P, M] and covariance [P, M, M] of u at the features under the new q."""
-    size = len(features)
-    if not isinstance(features, LinearFunctional):
-        # They have not moved: u = L v.
-        projected = project_outputs(process.qv, process.scale_tril.T)
-        if projected.factor is None:
-            return projected.mean, jnp.zeros((*projected.mean.shape, size))
-        across = jnp.swapaxes(projected.factor, -1, -2)
-        return projected.mean, matmul(across, projected.factor)
-    dtype = process.scale_tril.dtype
-    features = jax.tree.map(lambda a: jnp.asarray(a, dtype), features)
-    mean, covariance = process(features).joint()
-    mean = jnp.reshape(mean.T, (-1, size))
-    covariance = jnp.reshape(covariance, (size, len(mean), size, len(mean)))
-    return mean, jnp.einsum("mpnp->pmn", covariance)
+    """Mean [P, M] and covariance [P, M, M] of u at the features under the new q.
+
+    u is not f(z) alone: beyond it, it has the jitter and the white noise of the kernel,
+    which stay with each u_m where z_m moves.
+    """
+    kernel, own, tril = process.kernel, process.features, process.scale_tril
+    if isinstance(features, LinearFunctional):
+        features = jax.tree.map(lambda a: jnp.asarray(a, tril.dtype), features)
+        beyond = matmul(tril, tril.T) - covariance(kernel, own, own)
+        across = covariance(kernel, own, features) + beyond
+        a = whiten(process.factor, across)
+        left = covariance(kernel, features, features) + beyond - matmul(a.T, a)
+    else:  # they have not moved: u = L v
+        a, left = tril.T, jnp.zeros_like(tril)
+    mean = replace(process, features=features).inducing_mean
+    projected = project_outputs(process.qv, a)
+    if projected.factor is not None:
+        factor = projected.factor
+        left = left + matmul(jnp.swapaxes(factor, -1, -2), factor)
+    return mean + projected.mean, left
 
 
 class _Processes(Messenger):
