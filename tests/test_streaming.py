@@ -128,6 +128,16 @@ def test_what_was_learnt_stays_where_z_moves_away():
     assert error(new, seen, FIRST) < 0.7 * error(forgetful, seen, FIRST)
 
 
+def test_what_was_frozen_stays_so_unless_it_is_named():
+    """As where a fit is continued."""
+    options = {"optimizer": optax.adam(0.1), "num_steps": 1}
+    fitted = first_fit(moving, freeze={"l*": np.inf, "z": 1}, **options)
+    kept, free = continued(fitted, **options), continued(fitted, freeze={"l*": 0})
+    assert kept.params["lengthscale"] == fitted.params["lengthscale"]
+    assert np.all(kept.params["z"] != fitted.params["z"])
+    assert free.params["lengthscale"] != fitted.params["lengthscale"]
+
+
 def with_a_condition(x, y=None, first=True, as_factor=False):
     """The value at zero is near 1, whatever the arguments are."""
     f = process(gp.kernels.RBF(1.3, 0.7))

@@ -4,7 +4,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from svgp_ppl.fitting.optimizers import is_optax, searches
 from svgp_ppl.fitting.plateau import Plateau
 from svgp_ppl.fitting.result import Fit, NonFiniteBoundError
 from svgp_ppl.fitting.resuming import at_the_end_of, fit_in, frozen_in, how_to_go_on
-from svgp_ppl.fitting.schedules import NEVER
+from svgp_ppl.fitting.schedules import NEVER, frozen_with
 from svgp_ppl.fitting.steps import Start, Steps
 from svgp_ppl.guides.fitted import guide_and_params
 from svgp_ppl.guides.processes import ProcessGuide
@@ -155,7 +154,7 @@ def fit(
     order = _order(key) if earlier is None else earlier.seed
     data = _data(args, kwargs, batch_size, order)
     late = _late(guide, optimizer, num_steps, earlier, initial, file)
-    frozen = _with_late(freeze, late)
+    frozen = frozen_with(freeze, late)
     steps = Steps(model, guide, optimizer, loss, data, frozen, variational_first)
     require_valid_rows(steps.model, data, key_look)
     _set_up(steps, key_start, init)
@@ -233,15 +232,6 @@ def _late(
         return {}
     began = frozen_in(file)
     return {n: began.get(n, num_steps // 2) for n in names if n not in (initial or ())}
-
-
-def _with_late(freeze, late: dict[str, int]) -> Any:
-    """``freeze``, and of ``late`` what it does not name."""
-    if not isinstance(freeze, Mapping | None):
-        return freeze
-    for pattern in freeze or ():
-        late = {n: step for n, step in late.items() if not fnmatchcase(n, pattern)}
-    return {**late, **(freeze or {})} or None
 
 
 def _require_objects(model, guide, optimizer, loss, tolerance) -> None:

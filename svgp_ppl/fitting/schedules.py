@@ -27,7 +27,7 @@ from svgp_ppl.checks import require_count
 from svgp_ppl.fitting.optimizers import searches
 from svgp_ppl.guides.processes import ProcessGuide
 
-__all__ = ["NEVER", "Freezing", "staged", "unfreeze_steps"]
+__all__ = ["NEVER", "Freezing", "frozen_with", "staged", "unfreeze_steps"]
 
 # The step at which parameters are unfrozen that stay frozen for ever.
 NEVER = int(np.iinfo(np.int32).max)
@@ -55,6 +55,15 @@ class SearchState(NamedTuple):
 
     count: Array
     inner: Any
+
+
+def frozen_with(freeze: Any, late: Mapping[str, int | float]) -> Any:
+    """``freeze``, and of ``late`` what it does not name."""
+    if not isinstance(freeze, Mapping | None):
+        return freeze
+    for pattern in freeze or ():
+        late = {n: step for n, step in late.items() if not fnmatchcase(n, pattern)}
+    return {**late, **(freeze or {})} or None
 
 
 def unfreeze_steps(

@@ -33,7 +33,7 @@ from svgp_ppl.fitting.fit import fit
 from svgp_ppl.fitting.forgotten import forgotten
 from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.result import Fit
-from svgp_ppl.fitting.schedules import NEVER, unfreeze_steps
+from svgp_ppl.fitting.schedules import NEVER, frozen_with, unfreeze_steps
 from svgp_ppl.guides.deep import AutoDeep
 from svgp_ppl.guides.fitted import centre_of, drawn_sites
 from svgp_ppl.guides.sites import prior_of
@@ -106,7 +106,8 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
             every process (``AutoGaussian``). With few inducing inputs near the new
             data, let z move, or leave some for them from the start.
         *args: Arguments of the model: any number of new data.
-        **options: Options of ``gp.fit``, and keyword arguments of the model.
+        **options: Options of ``gp.fit``, and keyword arguments of the model. What the
+            earlier fit had frozen at its end stays so unless ``freeze`` names it.
 
     Returns:
         A fit of the same model and guide. Its losses are those of the bound above,
@@ -140,7 +141,8 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     key_seen, key_fit = random.split(key)
     own = inspect.signature(fit).parameters
     of_model = {name: x for name, x in options.items() if name not in own}
-    steps = unfreeze_steps(earlier.params, options.get("freeze"), 0, guide)
+    options["freeze"] = frozen_with(options.get("freeze"), _left_frozen(earlier))
+    steps = unfreeze_steps(earlier.params, options["freeze"], 0, guide)
     frozen = frozenset(n for n, unfrozen in steps.items() if unfrozen == NEVER)
     seen, lost = _seen_by(key_seen, earlier, frozen, args, of_model)
     if lost:
@@ -163,6 +165,13 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
     start = (guide, earlier.params)
     new = fit(key_fit, _with_seen(model, seen), guide, *args, init=start, **options)
     return replace(new, model=model)
+
+
+def _left_frozen(earlier: Fit) -> dict[str, int | float]:
+    """Parameter -> number of further steps in which the fit would have frozen it."""
+    done, steps = len(earlier.losses), earlier.unfreeze_at.items()
+    left = {name: np.inf if at == NEVER else at - done for name, at in steps}
+    return {name: number for name, number in left.items() if number > 0}
 
 
 def _warn_of_narrow_start(earlier: Fit) -> None:
@@ -300,7 +309,8 @@ def _moments_at(features: Any, process: SparseGP) -> tuple[jax.Array, jax.Array]
     u is not f(z) alone: beyond it, it has the jitter and the white noise of the kernel,
     which stay with each u_m where z_m moves.
     """
-    kernel, own, tril = process.kernel, process.features, process.scale_tril
+    kernel, tril = process.kernel, process.scale_tril
+    own: Any = process.features
     if isinstance(features, LinearFunctional):
         features = jax.tree.map(lambda a: jnp.asarray(a, tril.dtype), features)
         beyond = matmul(tril, tril.T) - covariance(kernel, own, own)
