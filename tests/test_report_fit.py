@@ -340,6 +340,64 @@ def test_the_family_of_q(family):
         np.testing.assert_allclose(sd["f"], ratio, rtol=1e-4)
 
 
+def test_gains_where_sites_outputs_and_families_are_mixed():
+    """KL to the posterior, by NumPy: full for f, diagonal for e; masks and weights."""
+    rng, z = np.random.default_rng(2), grid(-3.0, 3.0, 3)
+    x, later = X2[:30, :1], X2[30:60, :1]
+    on, known = rng.uniform(size=30) * (X2[:30, 0] > 0), np.arange(30) % 3 > 0
+    loc, tril = rng.normal(size=(2, 3)), np.tril(0.3 + 0.2 * rng.normal(size=(2, 3, 3)))
+    mixing = np.array([1.0, 0.4])
+
+    def model(y):
+        e = gp.sparse_gp("e", gp.kernels.RBF(0.5, 0.8), z)
+        f = gp.sparse_gp("f", gp.kernels.RBF(0.5, 1.0), z, num_outputs=2)
+        gp.observe("both", lambda f: dist.Normal(f @ mixing, 0.4), f(x), obs=y)
+        one = f(x)[..., 0] - 0.6 * f(later)[..., 0] + on * e(x)
+        with numpyro.handlers.mask(mask=jnp.asarray(known)):
+            gp.observe("one", gp.likelihoods.Gaussian(0.5), one, obs=y)
+
+    def guide(*args):
+        qv = dist.MultivariateNormal(jnp.asarray(loc), scale_tril=jnp.asarray(tril))
+        numpyro.sample("f", qv.to_event(1))
+        numpyro.sample("e", dist.Normal(jnp.full(3, 0.3), 0.7).to_event(1))
+
+    (a, of_f), (b, of_b) = (projection(at, z, 0.5, 1.0) for at in (x, later))
+    c, of_e = projection(x, z, 0.5, 0.8)
+    one = np.concatenate([a - 0.6 * b, 0 * a, on[:, None] * c], axis=1)[known] / 0.5
+    both = np.concatenate([a, 0.4 * a, 0 * c], axis=1) / 0.4
+    rows, y = np.concatenate([one, both]), Y2[:30]
+    precision = np.eye(9) + rows.T @ rows
+    best = np.linalg.solve(precision, rows.T @ np.append(y[known] / 0.5, y / 0.4))
+
+    def divergence(mean, covariance):
+        trace = np.trace(precision @ covariance) - 9
+        log_det = np.linalg.slogdet(precision @ covariance)[1]
+        away = mean - best
+        return 0.5 * (away @ precision @ away + trace - log_det)
+
+    covariance, own = np.diag(np.full(9, 0.49)), np.diag(1 / np.diagonal(precision))
+    for p, here in enumerate((slice(3), slice(3, 6))):
+        covariance[here, here] = tril[p] @ tril[p].T
+        own[here, here] = np.linalg.inv(precision[here, here])
+    family = divergence(best, own)
+    total = divergence(np.append(loc, np.full(3, 0.3)), covariance)
+    gains = gains_of(fitted_of(made(model, guide, {}, y), y).facts)
+    np.testing.assert_allclose(gains.family, family, rtol=1e-4)
+    np.testing.assert_allclose(gains.own, total - family, rtol=1e-4)
+
+    def ratio(a, residual, here):
+        of_each = (
+            np.mean(residual + np.sum(a * (a @ s[here, here]), axis=1))
+            for s in (np.linalg.inv(precision), own)
+        )
+        return np.sqrt(np.divide(*of_each))
+
+    seen = ((a, of_f, slice(3)), (b, of_b, slice(3)), (a, of_f, slice(3, 6)))
+    largest = max(ratio(*each) for each in seen)
+    of_e = ratio(c[on > 0], of_e[on > 0], slice(6, 9))
+    assert gains.understated == pytest.approx({"f": largest, "e": of_e}, rel=1e-4)
+
+
 # ------------------------------------------------------------------- everything unknown
 
 
