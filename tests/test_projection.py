@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from svgp_ppl import kernels, linalg, marginals, stack
 from svgp_ppl.features import Points
 from svgp_ppl.process import SparseGP
-from svgp_ppl.variational import prior_kl, split
+from svgp_ppl.variational import prior_kl, project_outputs, split
 from tests.conftest import both_precisions
 from tests.test_lapack import calls_in
 
@@ -167,6 +167,19 @@ def test_a_mixture_is_the_moments_of_each_component():
         alone = SparseGP("f", kernel, Points(z), factor, one)(X).marginal()
         np.testing.assert_allclose(marginal.mean[k], alone.mean, 1e-12)
         np.testing.assert_allclose(marginal.variance[k], alone.variance, 1e-12)
+
+
+def test_parts_of_a_diagonal_joint_q_are_their_own_diagonals():
+    rng = np.random.default_rng(6)
+    loc, scale = rng.normal(size=3 * M), rng.uniform(0.2, 2.0, 3 * M)
+    a = rng.normal(size=(M, N))
+    joint = dist.Normal(jnp.asarray(loc), jnp.asarray(scale)).to_event(1)
+    parts = split("v", joint, jnp.zeros(3 * M), {"f": (M,), "g": (2, M)})
+    for name, here in (("f", slice(0, 1)), ("g", slice(1, 3))):
+        mean, factor = project_outputs(parts[name], jnp.asarray(a))
+        np.testing.assert_allclose(mean, loc.reshape(3, M)[here] @ a, 1e-12)
+        variance = scale.reshape(3, M)[here] ** 2 @ a**2
+        np.testing.assert_allclose(jnp.sum(factor**2, axis=-2), variance, 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["point", "full"])
