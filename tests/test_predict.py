@@ -128,6 +128,18 @@ def test_draws_of_a_conjugate_model():
         assert np.max(np.abs(correlation)) < 5 / np.sqrt(n)
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.5])
+def test_guides_of_one_model_have_programs_of_their_own(scale):
+    def guide(*args):
+        size = len(GAUSSIAN_Z)
+        numpyro.sample("f", dist.Normal(jnp.zeros(size), scale).to_event(1))
+
+    found = gp.predict(gaussian_model, (guide, {}), X_NEW)["y"].latent_variance
+    a, residual = projection(X_NEW, GAUSSIAN_Z, VARIANCE, LENGTHSCALE)
+    exact = residual + scale**2 * np.sum(a**2, axis=1)
+    np.testing.assert_allclose(found, exact, atol=1e-7)
+
+
 def test_fit_predicts_like_guide_and_params():
     guide = gp.AutoGaussian(gaussian_model)
     fitted = gp.fit(
