@@ -716,3 +716,24 @@ def test_where_second_derivatives_overflow(precision):
     ]
     ours = _ours(lk.Beta(concentration), *map(jnp.asarray, (y, mean, variance)))
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-3)
+
+
+def test_probabilities_of_logistic_labels_need_no_search_for_a_mode():
+    """A map of 2500 cells under 300 draws took 46 processor seconds by that."""
+    likelihood, support = lk.Bernoulli(), dist.constraints.boolean
+    means = jnp.array([[-20.0, -2.0, 0.3, 8.0], [-18.0, 1.0, 0.0, 30.0]])
+    variances = jnp.array([[0.0, 2.0, 100.0, 0.5], [1.0, 0.1, 9.0, 4.0]])
+    marginal = Marginal(means, variances, log_weights=jnp.log(jnp.array([0.3, 0.7])))
+
+    def found(marginal):
+        moments = predictive_mean_and_variance(likelihood, marginal)
+        return *moments, predictive_probabilities(likelihood, support, marginal)
+
+    program = str(jax.make_jaxpr(found)(marginal))
+    assert "while" not in program and "scan" not in program
+    mean, variance, probs = found(marginal)
+    labels = jnp.ones(4), jnp.zeros(4)
+    p, rest = (np.exp(log_predictive_density(likelihood, y, marginal)) for y in labels)
+    np.testing.assert_allclose(probs, p, 2e-6)
+    np.testing.assert_allclose(mean, p, 2e-6)
+    np.testing.assert_allclose(variance, p * rest, 2e-6, 1e-13)

@@ -336,6 +336,7 @@ def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:
     return total - jnp.log(_NUM_POINTS)
 
 
+@by_likelihood
 def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array | None:
     """P(y_n = 1) [N] for y in {0, 1}, P(y_n = c) [N, C] for C classes, else None.
 

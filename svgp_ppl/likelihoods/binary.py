@@ -15,8 +15,9 @@ from svgp_ppl.expectations import (
     log_predictive_density,
     nearest_singularity,
     predictive_mean_and_variance,
+    predictive_probabilities,
 )
-from svgp_ppl.likelihoods.logistic import mean_log_sigmoid
+from svgp_ppl.likelihoods.logistic import mean_log_sigmoid, mean_sigmoid
 from svgp_ppl.likelihoods.probit import NEAREST_ZERO, log_ndtr, mean_log_ndtr
 from svgp_ppl.likelihoods.values import Value, noise_variance, require_flip, settle
 from svgp_ppl.linalg import floored_sqrt
@@ -177,9 +178,24 @@ def _(likelihood: AdditiveNoiseBernoulli, y, marginal: Marginal):
 @predictive_mean_and_variance.register
 def _(likelihood: Bernoulli | AdditiveNoiseBernoulli, marginal: Marginal):
     # E y = p and Var y = p (1 − p), of which 1 − p loses its digits near p = 1
-    zeros = jnp.zeros(marginal.mean.shape[-1], marginal.mean.dtype)
-    probability, rest = (
-        jnp.exp(log_predictive_density(likelihood, y, marginal))
-        for y in (zeros + 1.0, zeros)
-    )
+    probability, rest = (_probability(likelihood, label, marginal) for label in (1, 0))
     return probability, probability * rest
+
+
+@predictive_probabilities.register
+def _(likelihood: Bernoulli | AdditiveNoiseBernoulli, support, marginal: Marginal):
+    return _probability(likelihood, 1, marginal)
+
+
+def _probability(likelihood, label: int, marginal: Marginal) -> Array:
+    """P(y_n = label), [N].
+
+    That of the logistic function is a sum of twenty terms, thirty times as fast as its
+    logarithm, which has to be right where the probability is nothing.
+    """
+    if isinstance(likelihood, Bernoulli) and likelihood.link == "logit":
+        sign = 1.0 if label else -1.0
+        probability, _ = mean_sigmoid(sign * marginal.mean, marginal.variance)
+        return marginal.average(probability)
+    y = jnp.full(marginal.mean.shape[-1], label, marginal.mean.dtype)
+    return jnp.exp(log_predictive_density(likelihood, y, marginal))
