@@ -14,7 +14,11 @@ from jaxtyping import Array
 
 from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import shifted
-from svgp_ppl.expectations.trapezoid import in_deviations, nearest_singularity
+from svgp_ppl.expectations.trapezoid import (
+    even_exponentials,
+    in_deviations,
+    nearest_singularity,
+)
 from svgp_ppl.marginals import Marginal
 
 __all__ = ["climb", "highest_peaks", "is_log_concave", "log_average_by_trapezoid"]
@@ -70,18 +74,32 @@ def log_average_by_trapezoid(
     centre, scale = jax.lax.stop_gradient(_centres(likelihood, y, marginal, starts))
     low = jnp.arcsinh((jnp.minimum(-_REACH, centre - _REACH) - centre) / scale)
     high = jnp.arcsinh((jnp.maximum(_REACH, centre + _REACH) - centre) / scale)
-    ticks = jnp.linspace(0.0, 1.0, _NUM_NODES, dtype=centre.dtype)
-    t = low + (high - low) * ticks.reshape(-1, *(1,) * centre.ndim)
-    e = centre + scale * jnp.sinh(t)  # [nodes, centres, ..]
-    log_jacobian = jnp.log(scale * jnp.cosh(t) * (high - low) / (_NUM_NODES - 1))
-    # Density of nodes of every grid at every node, dt/de: [nodes, centres, centres, ..]
-    distance = e[:, :, None] - centre
-    log_density = -0.5 * jnp.log(jnp.square(scale) + jnp.square(distance))
-    log_share = jax.nn.log_softmax(_SHARPNESS * log_density, axis=2)
-    own = jnp.stack([log_share[:, j, j] for j in range(len(centre))], axis=1)
+    step = (high - low) / (_NUM_NODES - 1)
+    up = even_exponentials(low, step, _NUM_NODES)  # exp t, [nodes, centres, ..]
+    down = 1.0 / up
+    e = centre + scale * 0.5 * (up - down)
+    weights = scale * 0.5 * (up + down) * step * _shares(e, centre, scale)
     log_p = likelihood(shifted(marginal, e)).log_prob(y)
-    terms = dist.Normal(0.0, 1.0).log_prob(e) + log_p + log_jacobian + own
-    return logsumexp(terms, axis=(0, 1))
+    terms = dist.Normal(0.0, 1.0).log_prob(e) + log_p
+    return logsumexp(terms, axis=(0, 1), b=weights)
+
+
+def _shares(e: Array, centre: Array, scale: Array) -> Array:
+    """What the nodes of every grid have of the integrand, [nodes, centres, ..].
+
+    By the density of nodes of each grid, dt/de = 1/√(r² + (e − c)²), to a power.
+    """
+    tiny, grids = jnp.finfo(e.dtype).tiny, range(len(centre))
+
+    def square(j, i):
+        distance = e[:, j] - centre[i]
+        return jnp.maximum(jnp.square(scale[i]) + jnp.square(distance), tiny)
+
+    def share(j):
+        ratios = (square(j, j) / square(j, i) for i in grids)
+        return 1.0 / sum(ratio ** (_SHARPNESS // 2) for ratio in ratios)
+
+    return jnp.stack([share(j) for j in grids], axis=1)
 
 
 def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> Array:

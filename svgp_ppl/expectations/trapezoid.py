@@ -21,6 +21,7 @@ from svgp_ppl.marginals import Marginal
 
 __all__ = [
     "average_about",
+    "even_exponentials",
     "in_deviations",
     "nearest_singularity",
     "two_scale_nodes",
@@ -84,17 +85,24 @@ def two_scale_nodes(
 
     low, high = to_t(-REACH), to_t(REACH)
     step = (high - low) / (num_nodes - 1)
-    # exp(low + step · j) as products: half of the time of a rule is in exponentials.
-    few = math.isqrt(num_nodes - 1) + 1
-    j = jnp.arange(few, dtype=mean.dtype).reshape(-1, *(1,) * mean.ndim)
-    exp = jnp.exp(low + step * few * j)[:, None] * jnp.exp(step * j)
-    up = exp.reshape(-1, *mean.shape)[:num_nodes]
+    up = even_exponentials(low, step, num_nodes)
     down = 1.0 / up
     ratio = 0.5 * width / _LENGTH * (up - down)
     root = jnp.sqrt(1.0 + jnp.square(ratio))
     e = place + _LENGTH * jnp.sign(ratio) * jnp.log(jnp.abs(ratio) + root)
     weights = (up + down) / root * jnp.exp(-0.5 * jnp.square(e))
     return e, weights / jnp.sum(weights, axis=0)
+
+
+def even_exponentials(low: Array, step: Array, number: int) -> Array:
+    """exp(low + step · j), [number, ..], as products of two of √number.
+
+    Half of the time of a rule would be in exponentials.
+    """
+    few = math.isqrt(number - 1) + 1
+    j = jnp.arange(few, dtype=low.dtype).reshape(-1, *(1,) * low.ndim)
+    exp = jnp.exp(low + step * few * j)[:, None] * jnp.exp(step * j)
+    return exp.reshape(-1, *low.shape)[:number]
 
 
 def in_deviations(
