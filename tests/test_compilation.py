@@ -17,6 +17,7 @@ import pytest
 from jax import random
 from jax.scipy.stats import cauchy, norm
 from numpyro.handlers import condition, substitute
+from numpyro.infer.autoguide import AutoNormal
 
 import svgp_ppl as gp
 from svgp_ppl.mcmc.target import Target
@@ -84,6 +85,14 @@ def test_a_first_fit_compiles_few_programs_and_a_second_none():
     # A new guide, and a notebook's cell that is run again: traced, not compiled.
     assert compilations(lambda: fit(model))[1] == 0
     assert compilations(lambda: fit(make_model()))[1] == 0
+
+
+def test_a_guide_for_the_rest_is_set_up_without_the_processes():
+    model = make_model()
+    guide = gp.AutoGaussian(model, rest=AutoNormal)
+    _, first = compilations(lambda: fit(model, guide))
+    assert 0 < first <= 60
+    assert compilations(lambda: fit(model, guide))[1] == 0
 
 
 def test_fits_of_other_data_are_not_traced_again(monkeypatch):

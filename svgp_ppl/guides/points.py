@@ -4,9 +4,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer.autoguide import AutoDelta
 
+from svgp_ppl.guides.latent_sites import latent_sites
 from svgp_ppl.runtime.compilation import call, inspected, partition
 
 __all__ = ["PointEstimates"]
@@ -25,17 +25,7 @@ class PointEstimates(AutoDelta):
         arrays, combine, static = partition(args, kwargs)
 
         def sites(key, arrays) -> dict[str, dict]:
-            run = substitute(seed(self.model, key), substitute_fn=self.init_loc_fn)
-            args, kwargs = combine(arrays)
-            with block():
-                found = trace(run).get_trace(*args, **kwargs)
-            plates = {n: s["args"][0] for n, s in found.items() if s["type"] == "plate"}
-            latent = {
-                name: {**site, "sizes": plates}
-                for name, site in found.items()
-                if site["type"] == "sample" and not site["is_observed"]
-            }
-            return latent
+            return latent_sites(self.model, self.init_loc_fn, key, *combine(arrays))
 
         def start(key, arrays):
             found = sites(key, arrays)

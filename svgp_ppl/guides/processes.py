@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
+from svgp_ppl.guides.latent_sites import set_up_by_sites
 from svgp_ppl.guides.points import PointEstimates
 from svgp_ppl.handlers import is_inducing, prototype, set_up, trace_of
 from svgp_ppl.keys import random_key
@@ -145,7 +146,9 @@ class ProcessGuide(AutoGuide):
                 self._rest = self._make_rest(block(self.model, hide_fn=_is_hidden))
             # Set up now, and not at the first call, which is in compiled code.
             self._rest.prototype_trace = None
-            set_up(self._rest, random_key(), args, kwargs)
+            is_compiled = isinstance(self._rest, PointEstimates)
+            set_up_rest = set_up if is_compiled else set_up_by_sites
+            set_up_rest(self._rest, random_key(), args, kwargs)
 
     def _make_rest(self, model: Callable) -> AutoGuide:
         of = PointEstimates if self._rest_of is AutoDelta else self._rest_of
