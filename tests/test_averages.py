@@ -72,6 +72,18 @@ def test_an_infinite_variance_stays_infinite(size):
         assert not np.isnan(found[name]).any()
 
 
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_thousands_of_values_near_each_other_keep_their_digits(precision):
+    """Of probabilities near 1, and so of quantiles, a plain sum lost five."""
+    rare = 1e-4 * np.linspace(0.5, 1.5, 4000)[:, None] * np.ones(3)
+    values = (1.0 - rare).astype(np.float32)
+    average = jax.jit(
+        lambda values: averaged(lambda v: v[0], (values,), averages.mean, 999)
+    )
+    mean = np.mean(values, axis=0, dtype=float)
+    np.testing.assert_allclose(average(values), mean, atol=1e-7)
+
+
 @SIZES
 def test_a_covariance_has_the_spread_of_the_means(size):
     covariances = HALVES @ HALVES.swapaxes(1, 2)
