@@ -34,7 +34,7 @@ _NODES, _FEWEST_NODES = 512, 24
 # How many whole numbers have their probabilities summed, as far as the levels are not
 # reached by fewer, and at how many numbers and inputs: beyond, rounding errors of a sum
 # in float32 are felt, and the table is large.
-_NUMBERS_OF_LABELS, _MOST_ENTRIES = (16, 64, 256, 1024), 2**22
+_NUMBERS_OF_LABELS, _MOST_ENTRIES = (16, 64, 256, 512, 1024), 2**22
 
 
 def quantiles_of_latent(
