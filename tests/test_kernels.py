@@ -81,7 +81,7 @@ stationary = pytest.mark.parametrize(
 
 
 def _inputs(rows, seed, columns=2):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(rows, columns)))
+    return np.random.default_rng(seed).normal(size=(rows, columns))
 
 
 def _leaves_as_arrays(kernel):
@@ -94,6 +94,7 @@ def _forms(kernel, x, y):
     return kernel(x), kernel(x, y), kernel.diagonal(x), kernel.paired(x, y)
 
 
+_gram = jax.jit(lambda kernel, x: kernel(x))
 _cross = jax.jit(lambda kernel, x, y: kernel(x, y))
 
 
@@ -157,7 +158,7 @@ def test_the_four_forms_agree(kernel):
 @every_kernel
 def test_gram_matrices_are_symmetric_and_positive_semidefinite(kernel):
     x = _inputs(20, seed=2)
-    gram = np.asarray(jax.jit(lambda x: kernel(x))(x))
+    gram = np.asarray(_gram(kernel, x))
     np.testing.assert_allclose(gram, gram.T, rtol=1e-12, atol=1e-14)
     smallest = np.linalg.eigvalsh(gram)[0]
     assert smallest > -1e-12 * np.mean(np.diagonal(gram)) * len(x)
@@ -239,13 +240,12 @@ def test_arc_cosine_at_the_origin_without_bias_is_finite(precision):
 
 def test_rational_quadratic_becomes_rbf():
     x = _inputs(5, seed=9)
-    near = kernels.RationalQuadratic(1.3, 0.7, alpha=1e12)(x)
-    np.testing.assert_allclose(near, kernels.RBF(1.3, 0.7)(x), rtol=1e-10)
+    near = _gram(kernels.RationalQuadratic(1.3, 0.7, alpha=1e12), x)
+    np.testing.assert_allclose(near, _gram(kernels.RBF(1.3, 0.7), x), rtol=1e-10)
 
 
 def test_periodic_kernels_repeat():
     x, y = _inputs(5, seed=10), _inputs(4, seed=11)
-    x, y = np.asarray(x), np.asarray(y)
     for base in (kernels.RBF(1.2, 0.8), kernels.Matern32(1.2, 0.8)):
         kernel = kernels.Periodic(base, np.array([0.5, 2.0]))
         shifted = _cross(kernel, x + np.array([1.5, -4.0]), y)
@@ -290,8 +290,8 @@ def test_sums_and_products():
 
 def test_a_traced_number_scales_a_kernel():
     x = _inputs(3, seed=14)
-    slope = jax.grad(lambda scale: jnp.sum((scale * kernels.RBF())(x)))(2.0)
-    np.testing.assert_allclose(slope, jnp.sum(kernels.RBF()(x)), rtol=1e-12)
+    slope = jax.jit(jax.grad(lambda scale: jnp.sum((scale * kernels.RBF())(x))))(2.0)
+    np.testing.assert_allclose(slope, np.sum(_gram(kernels.RBF(), x)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("other", [1, 1.0, "RBF", jnp.ones(2)], ids=str)
@@ -304,7 +304,7 @@ def test_what_is_no_kernel_is_not_added(other):
 
 @every_kernel
 def test_active_columns_are_the_slice(kernel):
-    x, y = (np.asarray(_inputs(4, seed=seed, columns=4)) for seed in (15, 16))
+    x, y = (_inputs(4, seed=seed, columns=4) for seed in (15, 16))
     seeing = dataclasses.replace(kernel, active_columns=(3, 1))
     expected = _forms(kernel, x[:, [3, 1]], y[:, [3, 1]])
     _assert_equal_forms(_forms(seeing, x, y), expected)
@@ -315,26 +315,26 @@ def test_whole_turns_are_taken_off():
     hours = np.float32(np.random.default_rng(3).integers(0, 240_000, (30, 1)) / 4)
     turns = (hours.astype(float) - hours.T) / 24.0
     with jax.enable_x64(False):
-        periodic = kernels.Periodic(kernels.RBF(1.0, 0.5), 24.0)(hours)
-        cosine = kernels.Cosine(1.0, 24.0)(hours)
+        periodic = _gram(kernels.Periodic(kernels.RBF(1.0, 0.5), 24.0), hours)
+        cosine = _gram(kernels.Cosine(1.0, 24.0), hours)
     expected = np.exp(-0.5 * np.square(np.sin(np.pi * turns) / 0.5))
     np.testing.assert_allclose(periodic, expected, atol=1e-6)
     np.testing.assert_allclose(cosine, np.cos(2.0 * np.pi * turns), atol=1e-6)
-    both = kernels.Cosine(1.0, jnp.array([jnp.inf, 24.0]))
-    np.testing.assert_allclose(both(np.hstack([hours, hours])), cosine, atol=1e-6)
+    both = _gram(kernels.Cosine(1.0, np.array([np.inf, 24.0])), np.hstack([hours] * 2))
+    np.testing.assert_allclose(both, cosine, atol=1e-6)
 
 
 def test_parts_choose_among_the_columns_of_the_whole():
-    x = np.asarray(_inputs(4, seed=17, columns=3))
+    x = _inputs(4, seed=17, columns=3)
     parts = kernels.RBF(active_columns=(0,)) + kernels.Linear(active_columns=(-1,))
-    expected = kernels.RBF()(x[:, :1]) + kernels.Linear()(x[:, 2:])
-    np.testing.assert_allclose(parts(x), expected, rtol=1e-12)
+    expected = _gram(kernels.RBF(), x[:, :1]) + _gram(kernels.Linear(), x[:, 2:])
+    np.testing.assert_allclose(_gram(parts, x), expected, rtol=1e-12)
     whole = dataclasses.replace(parts, active_columns=(2, 0))
-    expected = kernels.RBF()(x[:, 2:]) + kernels.Linear()(x[:, :1])
-    np.testing.assert_allclose(whole(x), expected, rtol=1e-12)
+    expected = _gram(kernels.RBF(), x[:, 2:]) + _gram(kernels.Linear(), x[:, :1])
+    np.testing.assert_allclose(_gram(whole, x), expected, rtol=1e-12)
     periodic = kernels.Periodic(kernels.RBF(active_columns=(1,)), 0.7)
-    expected = kernels.Periodic(kernels.RBF(), 0.7)(x[:, 1:2])
-    np.testing.assert_allclose(periodic(x), expected, rtol=1e-12)
+    expected = _gram(kernels.Periodic(kernels.RBF(), 0.7), x[:, 1:2])
+    np.testing.assert_allclose(_gram(periodic, x), expected, rtol=1e-12)
 
 
 def test_functions_and_tinygp_kernels_are_kernels():
@@ -353,7 +353,7 @@ def test_functions_and_tinygp_kernels_are_kernels():
 def test_the_values_of_a_tinygp_kernel_are_leaves():
     x = _inputs(3, seed=20)
     kernel = kernels.as_kernel(tinygp.kernels.Matern32(jnp.asarray(0.8)))
-    gradient = jax.grad(lambda kernel: jnp.sum(kernel(x)))(kernel)
+    gradient = jax.jit(jax.grad(lambda kernel: jnp.sum(kernel(x))))(kernel)
     assert jax.tree.leaves(gradient)[0] != 0
 
 
@@ -399,13 +399,14 @@ def test_plain_numbers_do_not_raise_the_precision():
 def test_integers_become_floats():
     x = np.arange(6).reshape(3, 2)
     for kernel in (kernels.Linear(), kernels.Matern12(), kernels.White()):
-        np.testing.assert_array_equal(kernel(x), kernel(x.astype(float)))
+        as_floats = _gram(kernel, x.astype(float))
+        np.testing.assert_array_equal(_gram(kernel, x), as_floats)
 
 
 def test_the_algebra_of_noise_keeps_positions():
-    x = jnp.ones((3, 1))
+    x = np.ones((3, 1))
     kernel = kernels.RBF(2.0) * kernels.White(0.5)
-    np.testing.assert_allclose(kernel(x), jnp.eye(3), rtol=1e-14)
+    np.testing.assert_allclose(_gram(kernel, x), np.eye(3), rtol=1e-14)
 
 
 X = np.ones((3, 2))
@@ -490,6 +491,6 @@ def test_values_are_arrays_after_their_check():
 
 
 def test_cosine_has_wavelength_and_variance_one_by_default():
-    x = jnp.array([[0.0], [0.25], [0.5], [1.0]])
+    x = np.array([[0.0], [0.25], [0.5], [1.0]])
     expected = np.cos(2 * np.pi * (x - x.T))
-    np.testing.assert_allclose(kernels.Cosine()(x), expected, atol=1e-12)
+    np.testing.assert_allclose(_gram(kernels.Cosine(), x), expected, atol=1e-12)
