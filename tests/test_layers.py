@@ -1,5 +1,6 @@
 """``gp.deep`` and ``AutoDeep``: widths, linear means, starts; one layer is one GP."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -104,12 +105,16 @@ def test_one_layer_is_a_single_process():
             gp.observe("y", gp.likelihoods.Gaussian(0.2), f(x), obs=y)
 
     params = {
-        "auto_f_0_loc": 0.3 * jnp.arange(8.0),
-        "auto_f_0_scale_tril": 0.5 * jnp.eye(8),
+        "auto_f_0_loc": 0.3 * np.arange(8.0),
+        "auto_f_0_scale_tril": 0.5 * np.eye(8),
     }
     deep, bound = model_of([layer]), gp.MarginalELBO()
-    one = bound.loss(KEY, params, deep, gp.AutoDeep(deep), X, Y)
-    other = bound.loss(KEY, params, single, gp.AutoGaussian(single), X, Y)
+
+    def loss_of(model, guide):
+        return jax.jit(lambda *data: bound.loss(KEY, params, model, guide, *data))(X, Y)
+
+    one = loss_of(deep, gp.AutoDeep(deep))
+    other = loss_of(single, gp.AutoGaussian(single))
     assert one == other
 
 
