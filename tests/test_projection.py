@@ -111,11 +111,10 @@ def derivatives(moments, kind):
     indirect=["precision"],
 )
 def test_all_derivatives_equal_those_of_a_triangular_solve(kind, precision):
-    arguments = tuple(map(jnp.asarray, (X, Z, np.array([1.5, 2.0]), LOC, TRIL)))
+    arguments = X, Z, np.array([1.5, 2.0]), LOC, TRIL
     rng = np.random.default_rng(0)
-    tangents = [0.3 * rng.normal(size=a.shape) for a in arguments]
-    tangents[-1] = np.tril(tangents[-1])
-    tangents = tuple(jnp.asarray(t, a.dtype) for t, a in zip(tangents, arguments))
+    *tangents, of_tril = (0.3 * rng.normal(size=a.shape) for a in arguments)
+    tangents = *tangents, np.tril(of_tril)
     found = derivatives(ours, kind)(arguments, tangents)
     expected = derivatives(plain, kind)(arguments, tangents)
     tolerance = 1e-8 if precision == 64 else 2e-3
@@ -154,32 +153,46 @@ def test_gradients_for_any_number_of_outputs(leading):
 
 
 def test_a_mixture_is_the_moments_of_each_component():
-    kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
-    factor = linalg.factorised(kernel(z), JITTER)
-    loc = jnp.asarray(LOC.reshape(2, M))
-    trils = jnp.stack([TRIL[:M, :M], TRIL[M:, M:]])
-    components = dist.MultivariateNormal(loc, scale_tril=trils)
-    log_weights = dist.Categorical(logits=jnp.array([0.2, -0.1]))
-    qv = dist.MixtureSameFamily(log_weights, components)
-    marginal = SparseGP("f", kernel, Points(z), factor, qv)(X).marginal()
-    for k in range(2):
-        one = dist.MultivariateNormal(loc[k], scale_tril=trils[k])
-        alone = SparseGP("f", kernel, Points(z), factor, one)(X).marginal()
-        np.testing.assert_allclose(marginal.mean[k], alone.mean, 1e-12)
-        np.testing.assert_allclose(marginal.variance[k], alone.variance, 1e-12)
+    @jax.jit
+    def moments(x, z, loc, trils):
+        kernel = kernels.RBF(1.3, 1.5)
+        factor = linalg.factorised(kernel(z), JITTER)
+        components = dist.MultivariateNormal(loc, scale_tril=trils)
+        log_weights = dist.Categorical(logits=jnp.array([0.2, -0.1]))
+        qvs = [dist.MixtureSameFamily(log_weights, components)]
+        qvs += [dist.MultivariateNormal(loc[k], scale_tril=trils[k]) for k in range(2)]
+        latents = [SparseGP("f", kernel, Points(z), factor, qv)(x) for qv in qvs]
+        marginals = [latent.marginal() for latent in latents]
+        return [(marginal.mean, marginal.variance) for marginal in marginals]
+
+    trils = np.stack([TRIL[:M, :M], TRIL[M:, M:]])
+    (mean, variance), *each = moments(X, Z, LOC.reshape(2, M), trils)
+    for k, alone in enumerate(each):
+        np.testing.assert_allclose(mean[k], alone[0], 1e-12)
+        np.testing.assert_allclose(variance[k], alone[1], 1e-12)
 
 
 def test_parts_of_a_diagonal_joint_q_are_their_own_diagonals():
     rng = np.random.default_rng(6)
     loc, scale = rng.normal(size=3 * M), rng.uniform(0.2, 2.0, 3 * M)
     a = rng.normal(size=(M, N))
-    joint = dist.Normal(jnp.asarray(loc), jnp.asarray(scale)).to_event(1)
-    parts = split("v", joint, jnp.zeros(3 * M), {"f": (M,), "g": (2, M)})
+
+    @jax.jit
+    def moments(loc, scale, a):
+        joint = dist.Normal(loc, scale).to_event(1)
+        parts = split("v", joint, jnp.zeros(3 * M), {"f": (M,), "g": (2, M)})
+        projected = {name: project_outputs(part, a) for name, part in parts.items()}
+        return {
+            name: (mean, jnp.sum(factor**2, axis=-2))
+            for name, (mean, factor) in projected.items()
+        }
+
+    found = moments(loc, scale, a)
     for name, here in (("f", slice(0, 1)), ("g", slice(1, 3))):
-        mean, factor = project_outputs(parts[name], jnp.asarray(a))
+        mean, of_ours = found[name]
         np.testing.assert_allclose(mean, loc.reshape(3, M)[here] @ a, 1e-12)
         variance = scale.reshape(3, M)[here] ** 2 @ a**2
-        np.testing.assert_allclose(jnp.sum(factor**2, axis=-2), variance, 1e-12)
+        np.testing.assert_allclose(of_ours, variance, 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["point", "full"])
@@ -204,9 +217,14 @@ def test_vectorised_derivatives_are_those_of_each(kind):
 
 def _grid(num_inducing, num_data, lengthscale):
     """A Gram matrix in one dimension, as ill-conditioned as its jitter allows."""
+    z = np.linspace(0.0, 1.0, num_inducing)[:, None]
+    x = np.random.default_rng(0).uniform(size=(num_data, 1))
+    return _factor_and_cross(z, x, lengthscale)
+
+
+@jax.jit
+def _factor_and_cross(z, x, lengthscale):
     kernel = kernels.RBF(1.0, lengthscale)
-    z = jnp.linspace(0.0, 1.0, num_inducing)[:, None]
-    x = jnp.asarray(np.random.default_rng(0).uniform(size=(num_data, 1)))
     return linalg.factorised(kernel(z), 1e-5), kernel(z, x)
 
 
@@ -214,8 +232,13 @@ def _grid(num_inducing, num_data, lengthscale):
 @pytest.mark.parametrize("num_inducing", [40, 200])  # one block of rows, and four
 def test_single_precision_is_as_accurate_as_a_triangular_solve(num_inducing, precision):
     factor, k = _grid(num_inducing, 300, 0.2)
-    a = np.asarray(linalg.whiten(factor, k), np.float64)
-    solved = np.asarray(solve_triangular(factor.tril, k, lower=True), np.float64)
+
+    @jax.jit
+    def three_ways(factor, k):
+        solved = solve_triangular(factor.tril, k, lower=True)
+        return linalg.whiten(factor, k), solved, factor.inverse @ k
+
+    a, solved, product = (np.asarray(b, np.float64) for b in three_ways(factor, k))
     exact = np.linalg.solve(np.asarray(factor.tril, np.float64), np.asarray(k))
 
     def error(found):  # the largest one varies with the machine, this hardly
@@ -223,7 +246,6 @@ def test_single_precision_is_as_accurate_as_a_triangular_solve(num_inducing, pre
 
     assert error(a) < 2 * error(solved)
     # A product with the inverse alone would not do.
-    product = np.asarray(factor.inverse @ k, np.float64)
     assert error(product) > 20 * error(solved)
 
 
@@ -231,16 +253,22 @@ def test_single_precision_is_as_accurate_as_a_triangular_solve(num_inducing, pre
 def test_the_backward_pass_belongs_to_the_same_solution(precision):
     # ⟨L⁻ᵀ b, k⟩ = ⟨b, L⁻¹ k⟩: in gradients of hyperparameters such terms cancel.
     factor, k = _grid(200, 300, 0.2)
-    a, pull = jax.vjp(lambda k: linalg.whiten(factor, k), k)
-    # In the direction in which a product with the inverse is wrong.
-    single = jnp.sign(factor.inverse @ k - a)
-    a, b, k = (np.asarray(each, np.float64) for each in (a, single, k))
+
+    @jax.jit
+    def there_and_back(factor, k):
+        a, pull = jax.vjp(lambda k: linalg.whiten(factor, k), k)
+        # In the direction in which a product with the inverse is wrong.
+        b = jnp.sign(factor.inverse @ k - a)
+        return a, b, pull(b)[0], factor.inverse.T @ b
+
+    found = k, *there_and_back(factor, k)
+    k, a, b, pulled, product = (np.asarray(each, np.float64) for each in found)
 
     def error(back):
-        return abs(np.vdot(np.asarray(back, np.float64), k) - np.vdot(b, a))
+        return abs(np.vdot(back, k) - np.vdot(b, a))
 
-    assert error(pull(single)[0]) < 0.5
-    assert error(factor.inverse.T @ single) > 5.0
+    assert error(pulled) < 0.5
+    assert error(product) > 5.0
 
 
 def _bound(num_inducing, width, lengthscale):
@@ -303,17 +331,13 @@ def _posterior(factor, k, noise):
     return loc, tril
 
 
+@jax.jit
 def _both_ways(factor, k, loc, tril):
     """Means, and variances less k(x, x) = 1: by one product and by two; the cache."""
-
-    @jax.jit
-    def run(factor, k, loc, tril):
-        cache = linalg.posterior_cache(factor, loc, tril)
-        ones = jnp.ones(k.shape[1], k.dtype)
-        one = linalg.cached_moments(cache, ones, factor, k, loc, tril)
-        return one, linalg.gaussian_moments(factor, k, loc, tril), cache
-
-    return run(factor, k, *(jnp.asarray(each, k.dtype) for each in (loc, tril)))
+    cache = linalg.posterior_cache(factor, loc, tril)
+    ones = jnp.ones(k.shape[1], k.dtype)
+    one = linalg.cached_moments(cache, ones, factor, k, loc, tril)
+    return one, linalg.gaussian_moments(factor, k, loc, tril), cache
 
 
 @pytest.mark.parametrize("lengthscale", [0.02, 0.2, 2.0])
@@ -325,7 +349,7 @@ def test_one_product_gives_the_moments_of_two(lengthscale):
     trils = np.stack([[tril, 0.3 * tril], [0.9 * np.eye(60), np.eye(60)]])
     one, two, cache = _both_ways(factor, k, locs, trils)
     assert cache.exists
-    np.testing.assert_array_equal(cache.root, jnp.tril(cache.root))
+    np.testing.assert_array_equal(cache.root, np.tril(cache.root))
     np.testing.assert_allclose(one[0], two[0], 1e-9, 1e-9 * np.max(np.abs(loc)))
     np.testing.assert_allclose(one[1], two[1], 0, 1e-10)
 
@@ -351,7 +375,7 @@ def test_a_covariance_above_that_of_the_prior_takes_two_products(excess):
 
 
 def test_a_failed_factorisation_stays_visible():
-    failed, k = linalg.factorised(-jnp.eye(20)), jnp.ones((20, 30))
+    failed, k = jax.jit(linalg.factorised)(-np.eye(20)), np.ones((20, 30))
     one, _, cache = _both_ways(failed, k, np.ones((1, 20)), np.eye(20)[None] / 2)
     assert not cache.exists
     assert np.isnan(one[0]).all()
@@ -376,11 +400,16 @@ def test_one_product_is_accurate_in_single_precision(noise, precision):
 def test_whether_there_is_a_cache_is_free_of_units(precision):
     factor, k = _grid(200, 300, 0.2)
     loc, tril = _posterior(factor, k, 0.1)
-    loc, tril = jnp.asarray(loc, k.dtype)[None], jnp.asarray(tril, k.dtype)[None]
-    for unit in (1e-3, 1.0, 1e3):
+    loc, tril = loc[None], tril[None]
+
+    @jax.jit
+    def exists(factor, loc, tril, unit):
         scaled = factor._replace(tril=unit * factor.tril, inverse=factor.inverse / unit)
-        assert linalg.posterior_cache(scaled, loc, tril).exists
-        assert not linalg.posterior_cache(scaled, loc, 0.3 * tril).exists
+        return linalg.posterior_cache(scaled, loc, tril).exists
+
+    for unit in (1e-3, 1.0, 1e3):
+        assert exists(factor, loc, tril, unit)
+        assert not exists(factor, loc, 0.3 * tril, unit)
 
 
 @pytest.mark.parametrize("precision", [32], indirect=True)
@@ -439,13 +468,13 @@ def test_chunks_share_one_cache_and_derivatives_do_without(monkeypatch):
 
 @both_precisions
 def test_the_factor_and_its_inverse(precision):
-    gram = jnp.asarray(TRIL @ TRIL.T)
-    factor = linalg.factorised(gram, 0.5)
-    np.testing.assert_array_equal(factor.tril, linalg.cholesky(gram, 0.5))
+    gram = TRIL @ TRIL.T
+    factor = jax.jit(linalg.factorised)(gram, 0.5)
+    tril, inverse = np.asarray(factor.tril), np.asarray(factor.inverse)
+    np.testing.assert_array_equal(tril, jax.jit(linalg.cholesky)(gram, 0.5))
     tolerance = 1e-12 if precision == 64 else 1e-4
-    eye = np.eye(2 * M)
-    np.testing.assert_allclose(factor.tril @ factor.inverse, eye, atol=tolerance)
-    assert jnp.isnan(linalg.factorised(-gram).inverse).any()
+    np.testing.assert_allclose(tril @ inverse, np.eye(2 * M), atol=tolerance)
+    assert np.isnan(jax.jit(linalg.factorised)(-gram).inverse).any()
     # Derivatives of all parts, in second order too.
     weights = jnp.asarray(RNG.normal(size=(2, 2 * M, 2 * M)))
 
@@ -471,8 +500,8 @@ def test_the_factor_and_its_inverse(precision):
 @pytest.mark.parametrize("leading", [(), (3,), (2, 2), (5, 7)])
 @pytest.mark.parametrize("rows", [1, 47])
 def test_column_dots(leading, rows):
-    a = jnp.asarray(RNG.normal(size=(rows, 3)))
-    b = jnp.asarray(RNG.normal(size=(*leading, rows, 3)))
+    a = RNG.normal(size=(rows, 3))
+    b = RNG.normal(size=(*leading, rows, 3))
 
     def plain(a, b):
         return jnp.sum(a * b, axis=-2)
@@ -533,25 +562,29 @@ def test_distances_by_blocks_of_rows(num_rows):
 
 
 def test_predictions_have_tangents():
-    kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
-    factor = linalg.factorised(kernel(z), JITTER)
-    qv = dist.MultivariateNormal(jnp.asarray(LOC[:M]), scale_tril=TRIL[:M, :M])
-    f = SparseGP("f", kernel, Points(z), factor, qv)
-
     @jax.jit
     def moments(x):
+        kernel, z = kernels.RBF(1.3, 1.5), jnp.asarray(Z)
+        factor = linalg.factorised(kernel(z), JITTER)
+        qv = dist.MultivariateNormal(LOC[:M], scale_tril=TRIL[:M, :M])
+        f = SparseGP("f", kernel, Points(z), factor, qv)
         return stack([f(x), f(x + 0.1)]).covariance
 
-    x, dx = jnp.asarray(X), jnp.ones_like(X)
-    _, moved = jax.jvp(moments, (x,), (dx,))
+    _, moved = jax.jvp(moments, (X,), (np.ones_like(X),))
     step = 1e-6
-    expected = (moments(x + step * dx) - moments(x - step * dx)) / (2 * step)
+    above, below = np.asarray(moments(X + step)), np.asarray(moments(X - step))
+    expected = (above - below) / (2 * step)
     np.testing.assert_allclose(moved, expected, atol=1e-7)
 
 
 def test_the_part_of_a_joint_q_has_no_density_of_its_own():
-    part = q_of("coupled", jnp.asarray(LOC), jnp.asarray(TRIL))[0]
-    draws = part.sample(jax.random.key(0), (3,))
+    @jax.jit
+    def run(loc, tril):
+        part = q_of("coupled", loc, tril)[0]
+        draws = part.sample(jax.random.key(0), (3,))
+        return draws, part.log_prob(draws), part.log_prob(draws[0])
+
+    draws, densities, density = run(LOC, TRIL)
     assert draws.shape == (3, 2, M)
-    np.testing.assert_array_equal(part.log_prob(draws), np.zeros(3))
-    assert part.log_prob(draws[0]).shape == ()
+    np.testing.assert_array_equal(densities, np.zeros(3))
+    assert density.shape == ()
