@@ -327,24 +327,29 @@ def test_a_fit_is_reported_sampled_from_and_updated(fitted):
 
 def test_quantiles_of_a_mixture_over_outputs():
     # The axis of the components comes before that of the outputs, however many.
-    locs = jnp.broadcast_to(jnp.asarray([-1.0, 5.0])[:, None, None], (2, 3, 4))
-    components = dist.Normal(locs, 0.1).to_event(2)
-    qv = dist.MixtureSameFamily(dist.Categorical(jnp.asarray([0.9, 0.1])), components)
-    low, high = _quantiles(qv, jnp.asarray([0.45, 0.95]))
+    @jax.jit
+    def quantiles(locs, weights, probabilities):
+        components = dist.Normal(locs, 0.1).to_event(2)
+        qv = dist.MixtureSameFamily(dist.Categorical(weights), components)
+        return _quantiles(qv, probabilities)
+
+    locs = np.broadcast_to(np.array([-1.0, 5.0])[:, None, None], (2, 3, 4))
+    low, high = quantiles(locs, np.array([0.9, 0.1]), np.array([0.45, 0.95]))
     np.testing.assert_allclose(low, np.full((3, 4), -1.0), atol=1e-3)
     np.testing.assert_allclose(high, np.full((3, 4), 5.0), atol=1e-3)
 
 
 @pytest.mark.parametrize("entropy", ["jensen", "pairwise"])
 def test_components_that_share_a_mean(entropy):
-    tril = jnp.stack([jnp.eye(3), 2.0 * jnp.eye(3)])
-    weights = dist.Categorical(logits=jnp.zeros(2))
+    tril = np.stack([np.eye(3), 2.0 * np.eye(3)])
 
+    @jax.jit
     def divergence(loc):
+        weights = dist.Categorical(logits=jnp.zeros(2))
         components = dist.MultivariateNormal(loc, scale_tril=tril)
         qv = dist.MixtureSameFamily(weights, components)
         return gp.variational.prior_kl(qv, entropy=entropy, key=random.key(0))
 
     np.testing.assert_allclose(
-        divergence(jnp.zeros(3)), divergence(jnp.zeros((2, 3))), rtol=1e-6
+        divergence(np.zeros(3)), divergence(np.zeros((2, 3))), rtol=1e-6
     )
