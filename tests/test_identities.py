@@ -308,12 +308,17 @@ VARIATIONAL = {
 }
 
 
+@jax.jit  # also where processes are made outside of a program
+def _factor(kernel, z):
+    return factorised(kernel(z), JITTER)
+
+
 def _processes(variational):
     processes = {}
     for name, (variance, lengthscale, columns, z, outputs, mean) in PROCESSES.items():
         kernel = kernels.RBF(variance, lengthscale, active_columns=columns)
         z = jnp.asarray(z)
-        factor = factorised(kernel(z), JITTER)
+        factor = _factor(kernel, z)
         qv = variational[name]
         processes[name] = SparseGP(name, kernel, Points(z), factor, qv, mean, outputs)
     return processes
