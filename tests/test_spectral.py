@@ -105,34 +105,45 @@ def test_features_in_both_precisions(precision):
 def test_scale_mixtures_are_the_correlation(name):
     # 3 comparisons at 5 standard errors: fails by chance once in 6e5 keys. The error of
     # one degree of freedom is 0.016 at r = 1.
-    kernel, squares = ALL[name], jnp.array([0.3, 1.0, 4.0])
-    scales = precision(kernel, random.key(5), (100_000, 1), jnp.zeros(()).dtype)
-    values = jnp.exp(-0.5 * scales * squares)
-    bound = 5 * jnp.std(values, axis=0) / np.sqrt(100_000)
-    error = jnp.mean(values, axis=0) - kernel._correlation(squares)
+    kernel, squares = ALL[name], np.array([0.3, 1.0, 4.0])
+
+    @jax.jit
+    def scales_and_correlation(squares):
+        scales = precision(kernel, random.key(5), (100_000, 1), squares.dtype)
+        return scales, kernel._correlation(squares)
+
+    scales, correlation = map(np.asarray, scales_and_correlation(squares))
+    values = np.exp(-0.5 * scales * squares)
+    bound = 5 * np.std(values, axis=0) / np.sqrt(100_000)
+    error = np.mean(values, axis=0) - correlation
     assert np.all(np.abs(error) < bound)
 
 
 def test_error_falls_with_the_root_of_the_number():
     kernel, x = kernels.RBF(1.0, 0.7), jnp.asarray(X)
+    exact = np.asarray(jax.jit(kernel)(x))
     errors = [
-        np.sqrt(np.mean((grams(kernel, x, 200, n) - kernel(x)) ** 2)) for n in (32, 512)
+        np.sqrt(np.mean((grams(kernel, x, 200, n) - exact) ** 2)) for n in (32, 512)
     ]
     assert 3 < errors[0] / errors[1] < 5.3
 
 
 def test_same_key_gives_the_same_functions():
-    kernel, x = COMPOSED["sum of products"], jnp.asarray(X)
-    whole = at(kernel, random.key(0), x, 60)
-    rows = at(kernel, random.key(0), x[1:3], 60)
+    kernel = COMPOSED["sum of products"]
+    features = jax.jit(lambda x: at(kernel, random.key(0), x, 60))
+    whole, rows = np.asarray(features(X)), features(X[1:3])
     np.testing.assert_allclose(whole[1:3], rows, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ALL | COMPOSED)
 def test_white_part_is_what_other_rows_do_not_share(name):
-    kernel, x = (ALL | COMPOSED)[name], jnp.asarray(X)
-    white = white_variance(kernel, x)
-    exact = kernel.diagonal(x) - kernel.paired(x, x)
+    kernel = (ALL | COMPOSED)[name]
+
+    @jax.jit
+    def both(x):
+        return white_variance(kernel, x), kernel.diagonal(x) - kernel.paired(x, x)
+
+    white, exact = both(X)
     if white is None:
         np.testing.assert_allclose(exact, 0.0, atol=1e-7)
     else:
@@ -168,10 +179,13 @@ class Named(kernels.RBF):
 def test_spectrum_belongs_to_the_formula(of):
     with pytest.raises(ValueError, match="no spectrum is known of the kernel Rounder"):
         random_features(of(Rounder(0.7, 0.4)), random.key(0), 2, 64, float)
-    named, parent = (
-        random_features(of(cls(0.7, 0.4)), random.key(0), 2, 64, float)(jnp.asarray(X))
-        for cls in (Named, kernels.RBF)
-    )
+
+    @jax.jit
+    def both(x):
+        found = [of(cls(0.7, 0.4)) for cls in (Named, kernels.RBF)]
+        return [random_features(k, random.key(0), 2, 64, float)(x) for k in found]
+
+    named, parent = both(X)
     np.testing.assert_array_equal(named, parent)
 
 
@@ -181,7 +195,7 @@ def test_too_few_features_are_refused():
         ValueError, match=r"num_features = 13 is too few.*10 exact.*expected 14"
     ):
         at(kernel, random.key(0), jnp.asarray(X), 13)
-    features = at(kernel, random.key(0), jnp.asarray(X), 14)
+    features = jax.jit(lambda x: at(kernel, random.key(0), x, 14))(X)
     assert features.shape == (4, 14)
 
 
