@@ -50,7 +50,9 @@ def fixed(x, y=None):
 
 def by_hand(x, y=None, size=None):
     scale_tril = numpyro.param(
-        "scale_tril", SCALE_TRIL, constraint=dist.constraints.lower_cholesky
+        "scale_tril",
+        jnp.asarray(SCALE_TRIL),
+        constraint=dist.constraints.lower_cholesky,
     )
     loc = numpyro.param("loc", LOC)
     numpyro.sample("f", dist.MultivariateNormal(loc, scale_tril=scale_tril))
@@ -59,6 +61,17 @@ def by_hand(x, y=None, size=None):
 def with_variance(x, y=None, size=None):
     by_hand(x)
     numpyro.sample("variance", dist.LogNormal(0.2, 0.3))
+
+
+def _start(guide):
+    """The parameters that a guide starts from."""
+
+    @jax.jit
+    def run():
+        sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
+        return {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
+
+    return run()
 
 
 def _losses(elbo, model, guide, draws, params=None, **options):
@@ -93,7 +106,7 @@ def test_the_loss_and_its_gradient_have_no_noise():
                 )(params)
             )(keys)
 
-        return value_and_grad(random.split(random.key(0), 4))
+        return jax.device_get(value_and_grad(random.split(random.key(0), 4)))
 
     for leaf in jax.tree.leaves(run(MarginalELBO())):
         assert np.max(np.std(leaf, axis=0)) <= 1e-12 * np.max(np.abs(leaf))
@@ -157,8 +170,7 @@ def test_a_q_that_cannot_be_marginalised_is_sampled():
 def test_guides_of_numpyro(make):
     """AutoDelta is the second reading; AutoNormal's Gaussians are marginalised."""
     guide = make(model)
-    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
-    params = {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
+    params = _start(guide)
     draws = 3 if make is AutoDelta else 2000
     ours = _losses(MarginalELBO(), model, guide, draws, params)
     theirs = _losses(Trace_ELBO(), model, guide, draws, params)
@@ -171,8 +183,7 @@ def test_guides_of_numpyro(make):
 
 def test_our_guide_in_both_losses():
     guide = AutoGaussian(model, "full", rest=AutoNormal)
-    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
-    params = {n: s["value"] for n, s in sites.items() if s["type"] == "param"}
+    params = _start(guide)
     ours = _losses(MarginalELBO(), model, guide, 1000, params)
     _agree(ours, _losses(Trace_ELBO(), model, guide, 4000, params))
 
@@ -200,12 +211,10 @@ def test_scaled_priors_count_as_in_the_sampled_bound(make, of_f, of_model, of_gu
 
     is_mixture = make is AutoMixture
     guide = make(two, 2) if is_mixture else make(two)
-    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, Y)
     shaken = np.random.default_rng(0)
     params = {
-        n: s["value"] * (1 + 0.3 * shaken.random(np.shape(s["value"])))
-        for n, s in sites.items()
-        if s["type"] == "param"
+        name: np.asarray(value) * (1 + 0.3 * shaken.random(value.shape))
+        for name, value in _start(guide).items()
     }
     run = [handlers.scale(two, scale=of_model), handlers.scale(guide, scale=of_guide)]
     ours = MarginalELBO(entropy="monte_carlo", num_entropy_draws=32)
@@ -270,7 +279,7 @@ def test_entropy_of_a_mixture():
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
 def test_a_mixture_of_each_output_by_itself_is_sampled(kind):
     """It has weights of each output; a latent has one set of weights."""
-    loc, mixing = np.stack([LOC, -LOC])[None], dist.Categorical(jnp.ones((1, 2)) / 2)
+    loc, mixing = np.stack([LOC, -LOC])[None], dist.Categorical(np.ones((1, 2)) / 2)
 
     def outputs(x, y=None):
         f = sparse_gp("f", kernels.RBF(1.0, 0.6), Z, num_outputs=1)
@@ -280,7 +289,7 @@ def test_a_mixture_of_each_output_by_itself_is_sampled(kind):
     def guide(*args):
         components = dist.Normal(loc, 0.4).to_event(1)
         if kind == "full":
-            tril = 0.4 * jnp.eye(M)
+            tril = 0.4 * np.eye(M)
             components = dist.MultivariateNormal(loc, scale_tril=tril)
         numpyro.sample("f", dist.MixtureSameFamily(mixing, components).to_event(1))
 
@@ -385,9 +394,10 @@ def test_mutable_sites_are_handed_on():
         fixed(x, y)
 
     svi = SVI(counting, by_hand, optax.adam(0.01), MarginalELBO())
-    state = svi.init(random.key(0), X, Y)
+    state = jax.jit(svi.init)(random.key(0), X, Y)
     assert set(state.mutable_state) == {"steps"}
     before = int(state.mutable_state["steps"]["taken"])
+    update = jax.jit(svi.update)
     for _ in range(3):
-        state, _ = svi.update(state, X, Y)
+        state, _ = update(state, X, Y)
     assert int(state.mutable_state["steps"]["taken"]) == before + 3
