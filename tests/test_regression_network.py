@@ -179,13 +179,14 @@ def test_of_known_entries_is_that_of_the_outputs_known(kind):
     masked = lk.GPRN(P, Q, jnp.asarray(SCALE)).of_entries(jnp.asarray(KNOWN))
     y = jnp.where(KNOWN, Y, 0.0)
     found = np.array(jax.jit(lambda: [f(masked, y, marginal) for f in both])())
+    moments = marginal.mean, marginal.variance, marginal.covariance
+    mean, variance, covariance = map(np.asarray, moments)
     for n, known in enumerate(KNOWN[:3]):
         rows = np.flatnonzero(np.repeat([True, *known], Q))
         together = None
         if kind == "correlated":
-            together = marginal.covariance[n][None, rows[:, None], rows]
-        part = marginal.mean[n][None, rows], marginal.variance[n][None, rows], together
-        part = Marginal(*part)
+            together = covariance[n][None, rows[:, None], rows]
+        part = Marginal(mean[n][None, rows], variance[n][None, rows], together)
         few = lk.GPRN(int(known.sum()), Q, SCALE[known])
         own = jnp.asarray(Y[n][None, known])
         each = [jax.jit(partial(function, few)) for function in both]
@@ -218,11 +219,16 @@ def test_a_table_with_holes_is_a_network_of_each_output():
             with numpyro.plate(f"data {p}", N):
                 gp.observe(f"y{p}", lk.GPRN(1, Q, SCALE[p]), each, **options)
 
+    @jax.jit
+    def densities(v):
+        return log_density(apart, (), {}, v)[0], [
+            log_density(handlers.seed(table, key), (chunk_size,), {}, v)[0]
+            for chunk_size, key in ((None, 0), (None, 1), (2, 0))
+        ]
+
     v = {"f": np.ones((Q, 2)), "w": np.linspace(-1.0, 1.0, 8).reshape(P * Q, 2)}
-    density = log_density(apart, (), {}, v)[0]
-    for chunk_size, key in ((None, 0), (None, 1), (2, 0)):
-        found = log_density(handlers.seed(table, key), (chunk_size,), {}, v)[0]
-        np.testing.assert_allclose(found, density, rtol=1e-9)
+    density, found = densities(v)
+    np.testing.assert_allclose(found, density, rtol=1e-9)
 
 
 # Error in nats of the rule over the nodes: trapezoid, a box of such, points. The last
