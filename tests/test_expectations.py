@@ -174,19 +174,28 @@ def test_choice_of_the_rule():
 
 def test_method_overrides_the_closed_form():
     """Three nodes miss exp(f), which the closed form has exactly."""
-    mean, variance, y = jnp.zeros(N), jnp.full(N, 2.0), jnp.arange(N)
-    marginal, poisson = Marginal(mean, variance), lk.Poisson()
-    exact = variational_expectation(poisson, y, marginal, method=ClosedForm())
-    np.testing.assert_allclose(variational_expectation(poisson, y, marginal), exact)
-    coarse = variational_expectation(poisson, y, marginal, method=GaussHermite(3))
-    fine = variational_expectation(poisson, y, marginal, method=GaussHermite(40))
+
+    def value(y, marginal, method=None, key=None):
+        return variational_expectation(
+            lk.Poisson(), y, marginal, method=method, key=key
+        )
+
+    @jax.jit
+    def run(*data):
+        methods = ClosedForm(), None, GaussHermite(3), GaussHermite(40)
+        keys = None, None, random.key(1), random.key(2)
+        return (
+            [value(*data, method) for method in methods],
+            [value(*data, MonteCarlo(), key) for key in keys],
+        )
+
+    marginal = Marginal(np.zeros(N), np.full(N, 2.0))
+    (exact, default, coarse, fine), draws = run(np.arange(N), marginal)
+    np.testing.assert_allclose(default, exact)
     assert np.all(np.abs(coarse - exact) > 1e-3)
     np.testing.assert_allclose(fine, exact, rtol=1e-9)
     # Without a key the nodes stay what they are; with one they are drawn.
-    draws = [
-        variational_expectation(poisson, y, marginal, method=MonteCarlo(), key=key)
-        for key in (None, None, random.key(1), random.key(2))
-    ]
+    draws = np.asarray(draws)
     np.testing.assert_array_equal(draws[0], draws[1])
     assert np.all(draws[2] != draws[3])
 
