@@ -87,11 +87,14 @@ def test_what_is_left_out_of_a_cdf_is_bounded(width):
     def cdf(given, y):  # a number where f < 2, all but 0.0228
         return jnp.where(given.loc < 2.0, given.cdf(y), jnp.nan)
 
-    y = jnp.zeros((1, 3))
-    lenient, strict = (
-        predictive_cdf(of, cdf, y, marginal, 512, random.key(0), lost)
-        for lost in (0.03, 0.01)
-    )
+    @jax.jit
+    def run(y, marginal):
+        return [
+            predictive_cdf(of, cdf, y, marginal, 512, random.key(0), lost)
+            for lost in (0.03, 0.01)
+        ]
+
+    lenient, strict = run(np.zeros((1, 3)), marginal)
     # P(y <= 0 | f < 2), for f and y − f of variance 1
     grid = np.linspace(-9.0, 2.0, 4001)
     weight = stats.norm.pdf(grid)
