@@ -135,9 +135,8 @@ def test_at_the_fit_the_sites_give_its_gaussian(precision):
         tril = np.linalg.cholesky(rbf(*[np.arange(m)[:, None]] * 2, 1.4, 0.9))
         priors[name] = Prior(jnp.full((1, m), 0.3), jnp.asarray(tril))
     projection, data = pseudo_data_of(loc, covariance, priors, 1e-9)
-    found, tril = gaussian_at(
-        jnp.asarray(projection), jnp.asarray(data), [*priors.values()]
-    )
+    find = jax.jit(gaussian_at)
+    found, tril = map(np.asarray, find(projection, data, [*priors.values()]))
     tolerance = {32: 2e-3, 64: 1e-9}[precision]
     np.testing.assert_allclose(found, loc, atol=tolerance)
     np.testing.assert_allclose(tril[0] @ tril[0].T, covariance[0], atol=tolerance)
@@ -156,7 +155,7 @@ def test_the_gaussian_has_derivatives_by_sites_and_priors():
         projection, data, *prior = given
         return gaussian_at(projection, data, [Prior(*prior)])
 
-    check_grads(both, given, order=1, modes=["rev"])
+    check_grads(jax.jit(both), given, order=1, modes=["rev"])
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +226,12 @@ def spreads(draws):
 
 
 def draws_of(fitted, num=2000):
-    return fitted.guide.sample_posterior(
-        random.key(3), fitted.params, COUNTS_X, COUNTS_Y, sample_shape=(num,)
-    )
+    @jax.jit
+    def run(params, *data):
+        key, shape = random.key(3), (num,)
+        return fitted.guide.sample_posterior(key, params, *data, sample_shape=shape)
+
+    return run(fitted.params, COUNTS_X, COUNTS_Y)
 
 
 @pytest.mark.slow
