@@ -397,6 +397,27 @@ def test_random_guide_needs_a_key():
         gp.predict(counts_model, random_guide(), X_COUNTS)
 
 
+def test_what_a_guide_lacks_is_drawn_apart_from_what_it_draws():
+    """One key for guide and model would give ``other`` the draw of ``level``."""
+
+    def guide(*args):
+        numpyro.sample("level", dist.Normal(0.0, 1.0))
+        qv = dist.Normal(jnp.zeros(len(GAUSSIAN_Z)), 0.1)
+        numpyro.sample("f", qv.to_event(1))
+
+    def model(x, y=None):
+        other, level = (
+            numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in ("other", "level")
+        )
+        f = gp.sparse_gp("f", gp.kernels.RBF(1e-4, 1.0), GAUSSIAN_Z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Gaussian(0.1), f(x) + level + other, obs=y)
+
+    options = {"key": random.key(3), "num_draws": 400}
+    found = gp.predict(model, (guide, {}), X_NEW, **options)["y"].latent_variance
+    np.testing.assert_allclose(found, 2.0, atol=0.6)  # four standard errors, not 4
+
+
 @pytest.mark.parametrize("make", [random.key, random.PRNGKey])
 def test_a_key_among_the_arguments_of_the_model_is_named(make):
     with pytest.raises((TypeError, ValueError)) as caught:
