@@ -12,6 +12,7 @@ padding.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,8 +61,8 @@ class _Spread(NamedTuple):
     squares: Array
 
 
-def _total(weights: Array, values: Array) -> Array:
-    """Σ_s w_s values_s, where padding may be infinite.
+def _mean(weights: Array, values: Array) -> Array:
+    """Σ_s w_s values_s / Σ_s w_s, where padding may be infinite.
 
     By differences from the first: a thousand values that are nearly the same, such as
     probabilities near 1, leave five digits of single precision in a sum.
@@ -70,7 +71,8 @@ def _total(weights: Array, values: Array) -> Array:
     first = jnp.where(jnp.isfinite(values[0]), values[0], 0.0)
     shift = jnp.where(counts, values - first, 0.0)
     weights = weights.astype(values.dtype)
-    return first * jnp.sum(weights) + weighted_sum(weights, shift)
+    # Not with w_s/Σ w: jaxlib 0.9 begins a sum of products at what is added to it.
+    return first + weighted_sum(weights, shift) / jnp.sum(weights)
 
 
 def _squares(shift: Array) -> Array:
@@ -89,9 +91,9 @@ def _spread(values: tuple[Array, Array], weights, squares: Callable) -> _Spread:
     means, variances = values
     weights = weights.astype(means.dtype)
     number = jnp.sum(weights)
-    centre = _total(weights, means) / number
+    centre = _mean(weights, means)
     roots = jnp.sqrt(weights).reshape(-1, *(1,) * (means.ndim - 1))
-    within = _total(weights, variances)
+    within = number * _mean(weights, variances)
     return _Spread(number, centre, within + squares(roots * (means - centre)))
 
 
@@ -104,12 +106,7 @@ def _both(a: _Spread, b: _Spread, squares: Callable) -> _Spread:
 
 
 def _mean_of_batch(values: Any, weights: Array) -> tuple[Any, Array]:
-    number = jnp.sum(weights)
-
-    def of_leaf(leaf):
-        return _total(weights, leaf) / number.astype(leaf.dtype)
-
-    return jax.tree.map(of_leaf, values), number
+    return jax.tree.map(partial(_mean, weights), values), jnp.sum(weights)
 
 
 def _mean_of_both(a: tuple[Any, Array], b: tuple[Any, Array]) -> tuple[Any, Array]:
