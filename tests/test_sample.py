@@ -1,5 +1,7 @@
 """gp.sample: what is returned, where chains start, what is refused and compiled."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,10 +52,11 @@ def fitted():
 
 
 @pytest.fixture(scope="module")
-def draws(fitted):
-    """Two short chains of NUTS from the fit."""
+def timed_draws(fitted):
+    """Two short chains of NUTS from the fit, and the seconds of the call."""
     with jax.enable_x64(True):
-        return gp.sample(
+        begin = time.perf_counter()
+        draws = gp.sample(
             random.key(1),
             reported_model,
             *DATA,
@@ -64,6 +67,12 @@ def draws(fitted):
             log_likelihood=True,
             progress=False,
         )
+        return draws, time.perf_counter() - begin
+
+
+@pytest.fixture(scope="module")
+def draws(timed_draws):
+    return timed_draws[0]
 
 
 def starts(model, *args, num_chains, init=None, coordinates=None):
@@ -84,6 +93,15 @@ def starts(model, *args, num_chains, init=None, coordinates=None):
 
 
 # --------------------------------------------------------------- what is returned
+
+
+def test_the_attributes_say_where_the_time_went(timed_draws):
+    """Each phase of the call once, and little is in none of them."""
+    draws, seconds = timed_draws
+    phases = ("start", "compile", "warmup", "sampling", "log_likelihood")
+    parts = [draws.posterior.attrs[f"{phase}_seconds"] for phase in phases]
+    assert min(parts) > 0
+    assert 0.5 * seconds < sum(parts) <= seconds
 
 
 def test_groups_and_names(draws, fitted):

@@ -1,6 +1,7 @@
 """From positions of chains to values at the sites of a model, in an ArviZ object."""
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +60,10 @@ def as_arviz(
         )
         groups = {"sample_stats": chains.stats}
         if log_likelihood:
+            begin = time.perf_counter()
             groups |= _unless_interrupted(target, draws)
+            spent = time.perf_counter() - begin
+            attrs = {"log_likelihood_seconds": spent} | attrs
     else:
         draws, last = None, jax.tree.map(lambda leaf: leaf[:, None], chains.position)
         groups = {"warmup_posterior": _constrained(key, target, start, last)}

@@ -1,6 +1,7 @@
 """Draws of v and the hyperparameters together, as an ArviZ object."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -141,15 +142,18 @@ def sample(
     to_try = coordinates_to_try(coordinates, sampler)
     biased = is_biased(sampler)
     made = (model, args, kwargs, params, num_noise_draws)
+    begin = time.perf_counter()
     collapse = "collapsed" in to_try
     target = Target(key_target, *made, minibatches=biased, collapse=collapse)
     require_same_processes(init, target.processes)
     axes = target.axes(coords, dims)
     load_arviz()  # one that cannot be imported fails here, with nothing to lose
     start = start_of(key_start, to_try, origin, target, num_chains, file, progress)
+    start_seconds = time.perf_counter() - begin
     options = {"chain_method": method, "progress": progress, "checkpoint": file}
     chains = _run(key_chains, target, start, sampler, counts | options)
     attrs = {
+        "start_seconds": start_seconds,
         "num_warmup": counts["num_warmup"],
         "init": _NAMES[type(origin)],
         "chain_method": method,
