@@ -1,5 +1,6 @@
 """Tables of a prediction with other columns than the fit, or in another order."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -210,6 +211,23 @@ def test_a_column_that_a_model_computes_with_is_named(call):
     message = r"that are none: DataFrame, Series\. Give it .* column\.to_numpy\(\)"
     with pytest.raises(ValueError, match=message):
         call(random.key(0), slope_model, TABLE, column)
+
+
+@pytest.mark.parametrize("is_category", [False, True])
+@pytest.mark.parametrize("take", [lambda level, group: level[group], jnp.take])
+def test_a_column_that_a_model_indexes_with_is_named(take, is_category):
+    def of_groups(x, group, y=None):
+        level = numpyro.sample("level", dist.Normal().expand([2]))
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.3), Z)
+        with numpyro.plate("data", len(x)):
+            mean = f(x) + take(level, group)
+            gp.observe("y", gp.likelihoods.Gaussian(0.3), mean, obs=y)
+
+    names = pd.Series(["a", "b"] * 10).astype("category")
+    group = names if is_category else names.cat.codes
+    message = r"are none: DataFrame, Series\. .* or column\.cat\.codes\.to_numpy\(\)"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), of_groups, None, TABLE, group, Y, **STEPS)
 
 
 def test_another_kernel_or_other_features_are_told(tmp_path):

@@ -61,6 +61,9 @@ _MOST_PROGRAMS = 256
 # NumPyro's stack of handlers is global: one model is traced at a time.
 TRACING = threading.RLock()
 
+# What JAX says of a table as an index, and as an argument of jnp.take.
+_REFUSALS = "are valid indices", "valid JAX type", "abstract array"
+
 # Options of XLA, and more of them for programs that are run once (record 0015). They
 # are not part of any interface: one that this XLA does not know is taken out.
 _options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
@@ -198,12 +201,12 @@ def look(function: Callable, args: tuple, kwargs: dict[str, Any], *traced) -> An
         *traced: Arrays and trees of arrays, of which only the shapes are seen.
     """
     args, kwargs = jax.tree.map(automatic, (args, kwargs))
-    try:
-        facts, operations = _inspected(partial(function, args, kwargs), *traced)
-    except jax.errors.TracerArrayConversionError:
-        # Traced indices work on JAX's arrays, but not on those of NumPy.
-        args, kwargs = as_jax_arrays(args, kwargs)
-        with _naming_tables(args, kwargs):
+    with _naming_tables(args, kwargs):
+        try:
+            facts, operations = _inspected(partial(function, args, kwargs), *traced)
+        except jax.errors.TracerArrayConversionError:
+            # Traced indices work on JAX's arrays, but not on those of NumPy.
+            args, kwargs = as_jax_arrays(args, kwargs)
             facts, operations = _inspected(partial(function, args, kwargs), *traced)
     warn_of_rows_beyond(operations)
     return facts
@@ -214,14 +217,17 @@ def _naming_tables(args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
     """Say which arguments a model cannot compute with; JAX knows them as constants."""
     try:
         yield
-    except jax.errors.TracerArrayConversionError as error:
+    except (TypeError, IndexError) as error:
+        is_traced = isinstance(error, jax.errors.TracerArrayConversionError)
+        is_of_jax = is_traced or any(words in str(error) for words in _REFUSALS)
         tables = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_table(leaf)]
-        if not tables:
+        if not (is_of_jax and tables):
             raise
         kinds = ", ".join(sorted({type(table).__name__ for table in tables}))
         raise ValueError(
             "the model computes with an argument that is no array; those that are "
-            f"none: {kinds}. Give it the numbers, such as column.to_numpy()."
+            f"none: {kinds}. Give it the numbers, such as column.to_numpy(), or "
+            "column.cat.codes.to_numpy() of categories."
         ) from error
 
 
