@@ -20,7 +20,7 @@ from svgp_ppl.runtime.compilation import partition
 from svgp_ppl.runtime.dependence import inputs_read
 from svgp_ppl.runtime.digests import digest_of_values
 
-__all__ = ["moved", "origin_of_z", "require_same_z"]
+__all__ = ["moved", "named_arrays", "origin_of_z", "require_same_z"]
 
 
 def origin_of_z(
@@ -47,7 +47,7 @@ def origin_of_z(
     used = inputs_read(jax.make_jaxpr(features)(arrays).jaxpr)
     if not any(used):
         return {}
-    named = _named(model, args, kwargs)
+    named = named_arrays(model, args, kwargs)
     given = zip(named.items(), used)
     return {n: digest_of_values(a) for (n, a), is_used in given if is_used}
 
@@ -78,7 +78,7 @@ def moved(
     """The arguments of an origin of z that are others now."""
     if not origin:
         return []
-    named = _named(model, args, kwargs)
+    named = named_arrays(model, args, kwargs)
     shared = {n: digest for n, digest in origin.items() if n in named}
     return [n for n, digest in shared.items() if digest_of_values(named[n]) != digest]
 
@@ -95,7 +95,9 @@ def _known(model: Callable) -> Callable:
     return substitute(model, substitute_fn=ones)
 
 
-def _named(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def named_arrays(
+    model: Callable, args: tuple, kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The arrays among the arguments, in their order, by name."""
     while isinstance(model, Messenger) and model.fn is not None:
         model = model.fn

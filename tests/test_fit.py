@@ -15,6 +15,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 
 import svgp_ppl as gp
+from svgp_ppl.fitting.failures import holes_in_arguments
 from svgp_ppl.fitting.plateau import Plateau
 from tests.conftest import mostly_double
 from tests.models import COUNTS_X, COUNTS_Y, COUNTS_Z, counts_model, unseen
@@ -345,6 +346,49 @@ def test_failure_of_a_likelihood_names_site_and_datum():
 
     with pytest.raises(gp.NonFiniteBoundError, match=r"Site 'count'.*datum \(4,\)"):
         gp.fit(random.key(0), model, gp.AutoGaussian(model), *DATA, num_steps=2)
+
+
+def with_covariate(x, y=None, *, dose, group=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 1.0), COUNTS_Z)
+    with numpyro.plate("data", 20, subsample_size=len(x)):
+        gp.observe("y", gp.likelihoods.Gaussian(0.5), f(x) + slope * dose, obs=y)
+
+
+def test_arguments_with_holes_are_named():
+    dose = np.linspace(0.0, 1.0, 20)
+    others = {"group": np.arange(20)}
+    assert holes_in_arguments(with_covariate, DATA, {"dose": dose, **others}) == ""
+    dose[7] = np.inf
+    x = COUNTS_X.copy()
+    x[3, 0] = np.nan
+    told = holes_in_arguments(
+        with_covariate, (jnp.asarray(x),), {"dose": dose, **others}
+    )
+    assert "infinity: x (first at index (3, 0)), dose (first at index (7,))." in told
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_failure_of_a_covariate_names_the_argument_and_the_site(batch_size):
+    dose = np.linspace(0.0, 1.0, 20)
+    dose[7] = np.nan
+    options = {"num_steps": 40, "progress": False, "batch_size": batch_size}
+    with pytest.raises(gp.NonFiniteBoundError) as error:
+        gp.fit(random.key(0), with_covariate, *DATA, dose=dose, **options)
+    row = "(0,)" if batch_size else "(7,)"
+    assert f"Site 'y': its log probability is nan first at datum {row}" in str(
+        error.value
+    )
+    assert "infinity: dose (first at index (7,))." in str(error.value)
+
+
+@pytest.mark.thorough
+def test_chains_that_cannot_start_name_the_argument():
+    dose = np.linspace(0.0, 1.0, 20)
+    dose[7] = np.nan
+    with pytest.raises(FloatingPointError, match=r"infinity: dose \(first at index"):
+        gp.sample(random.key(0), with_covariate, *DATA, dose=dose, progress=False)
 
 
 @pytest.mark.usefixtures("as_users_call")

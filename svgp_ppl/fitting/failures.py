@@ -1,19 +1,25 @@
 """What went wrong, in words: the process or site that made a bound or density NaN."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpyro.distributions.util import scale_and_mask
 
 from svgp_ppl.features import Points
+from svgp_ppl.fitting.minibatches import Minibatches
 from svgp_ppl.fitting.steps import Block, Steps
 from svgp_ppl.handlers import is_inducing
+from svgp_ppl.inducing_origin import named_arrays
 from svgp_ppl.kernels import kernel_values
 from svgp_ppl.linalg import cholesky, default_jitter
+from svgp_ppl.rows.arrow import ArrowRows
+from svgp_ppl.rows.sharding import first_true
 
-__all__ = ["explain_failure", "explain_non_finite"]
+__all__ = ["explain_failure", "explain_non_finite", "holes_in_arguments"]
 
 _TOO_LONG = (
     "Every process and site is finite at the last finite values, so the step itself "
@@ -23,6 +29,7 @@ _PERHAPS_TOO_LONG = (
     "The bound was finite before: if the last step was too long, use a smaller step "
     "size, or rate of natural_gradient."
 )
+_OF_BATCH = "(Rows of a site are those of the batch of that step.)"
 _NO_DERIVATIVE = (
     "Every process and site is finite there: something in the model has no derivative "
     "at these values (a square root at 0, a branch of jnp.where that is not taken and "
@@ -30,13 +37,14 @@ _NO_DERIVATIVE = (
 )
 
 
-def explain_failure(steps: Steps, block: Block, number: int) -> str:
+def explain_failure(steps: Steps, block: Block, number: int, arrays: Any) -> str:
     """Why a step failed, in words.
 
     Args:
         steps: The steps.
         block: What the block with the failed step returned.
         number: Number of the failed step.
+        arrays: Arrays of the arguments of the block.
     """
     loss = float(block.losses[int(block.done)])
     if np.isfinite(loss):
@@ -49,8 +57,13 @@ def explain_failure(steps: Steps, block: Block, number: int) -> str:
     else:
         what, otherwise = f"the bound became {-loss} at step {number}.", _TOO_LONG
     try:
-        _, model_trace = steps.traces(block.state.rng_key, block.params)
-        reason = explain_non_finite(model_trace, otherwise)
+        arguments = steps.data.at(arrays, int(block.done))
+        at_step = block.state.rng_key, block.params, arguments
+        reason = explain_non_finite(steps.traces(*at_step)[1], otherwise)
+        if isinstance(steps.data, Minibatches) and reason != otherwise:
+            reason = f"{reason}\n{_OF_BATCH}"
+        data = steps.data
+        reason += holes_in_arguments(steps.given_model, data.args, data.kwargs)
     except ValueError as error:
         reason = f"The model refuses its values there: {error}"
     except Exception as error:  # the fit is worth more than the explanation
@@ -80,6 +93,32 @@ def explain_non_finite(model_trace: dict[str, dict], otherwise: str) -> str:
     # A failed process makes its sites NaN: they matter only if no process failed.
     causes = [cause for cause in processes if cause] or [site for site in sites if site]
     return "\n".join(causes) or otherwise
+
+
+def holes_in_arguments(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+    """A line with the arguments that hold NaN or infinity; empty if none does.
+
+    They are no mistake in data under a mask, or in what a model does not use.
+
+    Args:
+        model: The model.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+    """
+    found = []
+    for name, array in named_arrays(model, args, kwargs).items():
+        is_in_file = isinstance(array, ArrowRows)  # rows were checked as they were read
+        if is_in_file or not jnp.issubdtype(array.dtype, jnp.inexact):
+            continue
+        xp = jnp if isinstance(array, jax.Array) else np
+        if hole := first_true(~xp.isfinite(array)):
+            found.append(f"{name} (first at index {hole})")
+    if not found:
+        return ""
+    return (
+        f"\nArguments with NaN or infinity: {', '.join(found)}. What is computed of "
+        "such entries is NaN too, unless a mask leaves them out: drop or impute them."
+    )
 
 
 def _explain_process(name: str, inducing: dict[str, Any]) -> str | None:

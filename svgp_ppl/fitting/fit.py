@@ -417,7 +417,7 @@ class _Run:
             )
             if done < count:
                 number = self.first + taken + done
-                message = explain_failure(self.steps, block, number)
+                message = explain_failure(self.steps, block, number, arrays)
                 raise NonFiniteBoundError(message, self.so_far())
             taken += count
             yield count

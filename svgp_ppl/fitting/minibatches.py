@@ -35,17 +35,22 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Whole:
-    """The same arguments at every step."""
+    """The same arguments at every step.
+
+    Args:
+        args: Arguments of the model.
+        kwargs: Keyword arguments.
+    """
 
     longest_block = None
 
     def __init__(self, args: tuple, kwargs: dict):
-        self._args, self._kwargs = args, kwargs
+        self.args, self.kwargs = args, kwargs
         self._arrays, self._combine, self.made_of = partition(args, kwargs)
 
     def first(self) -> tuple[tuple, dict]:
         """Arguments of the model at the first step, unchanged."""
-        return self._args, self._kwargs
+        return self.args, self.kwargs
 
     def block(self, first: int, count: int, length: int) -> Any:
         """Arrays for ``count`` steps, the same shapes for every ``count``."""

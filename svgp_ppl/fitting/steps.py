@@ -214,8 +214,20 @@ class Steps:
         made_of = ("steps of a fit", size, *self.made_of)
         return find(run, made_of, start.state, start.transforms, np.int32(size), arrays)
 
-    def traces(self, key, params: Mapping[str, Any]) -> tuple[dict, dict]:
-        """Traces of the guide and of the model at parameters, with the first rows."""
-        args, kwargs = as_jax_arrays(*self.data.first())
+    def traces(
+        self,
+        key,
+        params: Mapping[str, Any],
+        arguments: tuple[tuple, dict] | None = None,
+    ) -> tuple[dict, dict]:
+        """Traces of the guide and of the model at parameters.
+
+        Args:
+            key: Random key.
+            params: Values of the parameters.
+            arguments: Arguments and keyword arguments; those of the first rows if None.
+        """
+        args, kwargs = arguments or self.data.first()
+        args, kwargs = as_jax_arrays(args, kwargs)
         run = {"keys": (key, key), "values": params}
         return traces_of(self.guide, self.model, args, kwargs, **run)

@@ -13,7 +13,7 @@ from jax import random
 from svgp_ppl.checks import require_arguments, require_count, require_key
 from svgp_ppl.diagnostics.posterior import load_arviz
 from svgp_ppl.fitting import Fit
-from svgp_ppl.fitting.failures import explain_non_finite
+from svgp_ppl.fitting.failures import explain_non_finite, holes_in_arguments
 from svgp_ppl.guides.fitted import Guide
 from svgp_ppl.linalg import single_threaded_lapack
 from svgp_ppl.mcmc.chains.chain_method import ChainMethod, chain_method_of
@@ -235,5 +235,5 @@ def _explained(
         reason = f"(Looking for the cause failed: {type(failure).__name__}: {failure})"
     return FloatingPointError(
         f"the log density of chain(s) {error.chains.tolist()} is not finite where they "
-        f"start.\n{reason}"
+        f"start.\n{reason}{holes_in_arguments(*target.arguments)}"
     )

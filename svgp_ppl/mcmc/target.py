@@ -175,6 +175,11 @@ class Target:
         args, kwargs = self.combine(arrays)  # those that are on the device already
         self.inducing_origin = origin_of_z(self._model, args, kwargs, frozen)
 
+    @property
+    def arguments(self) -> tuple[Callable, tuple, dict]:
+        """The model, its arguments and its keyword arguments."""
+        return self._model, self._args, self._kwargs
+
     def _look(self, function: Callable, model: Callable, key, params: dict) -> Any:
         """``function`` of a trace of the model, whose values are not computed."""
 
