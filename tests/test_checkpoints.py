@@ -28,7 +28,16 @@ from svgp_ppl.fitting.minibatches import Minibatches
 from svgp_ppl.fitting.plateau import Plateau
 from svgp_ppl.runtime import checkpoints, progress
 from svgp_ppl.runtime.checkpoints import Checkpoint, as_stored, read, write
-from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_model
+from tests.models import (
+    COUNTS_X,
+    COUNTS_Y,
+    GAUSSIAN_X,
+    GAUSSIAN_Y,
+    Walk,
+    counts_model,
+    gaussian_model,
+    unseen,
+)
 from tests.test_minibatches import B, N, X, Y, model
 
 OPTIONS = {"batch_size": B, "num_data": N, "progress": False}
@@ -289,6 +298,27 @@ def test_the_precision_of_a_fit_is_remembered(tmp_path, is_double):
         with pytest.warns(UserWarning, match=f"in {came}, and these are in {here}"):
             loaded = gp.Fit.load(tmp_path / "fit", model)
         assert loaded.params["auto_f_loc"].dtype.name == here
+
+
+@pytest.mark.parametrize(
+    "is_double", [pytest.param(True, marks=pytest.mark.thorough), False]
+)
+def test_nor_is_that_of_a_fit_in_memory_forgotten(is_double):
+    """Where the setting changes after it; its own numbers are not touched."""
+    came, here = ("float64", "float32") if is_double else ("float32", "float64")
+    data, options = (GAUSSIAN_X, GAUSSIAN_Y), {"num_steps": 1, "progress": False}
+    with jax.enable_x64(is_double):
+        fitted = gp.fit(random.key(0), gaussian_model, *unseen(*data), **options)
+    with jax.enable_x64(not is_double):
+        key, data = random.key(1), unseen(*data)
+        for use in (
+            lambda: fitted.predict(data[0]),
+            lambda: gp.update(key, fitted, *data, **options),
+        ):
+            with pytest.warns(UserWarning, match=f"in {came}, and these are in {here}"):
+                found = use()
+        assert {a.dtype.name for a in found.params.values()} == {here}
+    assert {a.dtype.name for a in fitted.params.values()} == {came}
 
 
 def test_a_new_guide_beside_a_loaded_fit_has_to_see_the_data(tmp_path):

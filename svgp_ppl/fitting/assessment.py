@@ -34,7 +34,11 @@ from svgp_ppl.fitting.observations import (
     weights_of,
 )
 from svgp_ppl.fitting.result import Fit
-from svgp_ppl.guides.fitted import drawn_sites, require_same_rest
+from svgp_ppl.guides.fitted import (
+    drawn_sites,
+    guide_and_params,
+    require_same_rest,
+)
 from svgp_ppl.handlers import (
     counts_once,
     is_inducing,
@@ -111,7 +115,7 @@ class _Assessment:
     """Model and guide at the parameters of a fit, on all rows or on some of them."""
 
     def __init__(self, fit: Fit, model: Callable, args: tuple, kwargs: dict):
-        self.params = dict(fit.params)
+        self.params = guide_and_params(fit, "fit").params
         self.has_earlier_data = fit.has_earlier_data
         self.rows: Whole | Minibatches = Whole(args, kwargs)
         require_valid_rows(model, self.rows, random.key(_SEED))

@@ -35,7 +35,7 @@ from svgp_ppl.fitting.repeated import repeated
 from svgp_ppl.fitting.result import Fit
 from svgp_ppl.fitting.schedules import NEVER, frozen_with, unfreeze_steps
 from svgp_ppl.guides.deep import AutoDeep
-from svgp_ppl.guides.fitted import centre_of, drawn_sites
+from svgp_ppl.guides.fitted import centre_of, drawn_sites, guide_and_params
 from svgp_ppl.guides.sites import prior_of
 from svgp_ppl.handlers import (
     counts_once,
@@ -137,6 +137,7 @@ def update(key, earlier: Fit, *args, **options) -> Fit:
         )
     if "init" in options:
         raise ValueError("update starts from the fit that it is given: drop init=.")
+    earlier = replace(earlier, params=guide_and_params(earlier, "earlier").params)
     _warn_of_narrow_start(earlier)
     key_seen, key_fit = random.split(key)
     own = inspect.signature(fit).parameters

@@ -10,6 +10,7 @@ from jax import random
 from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 from numpyro.infer.svi import SVIRunResult
 
+from svgp_ppl.checks import warn_of_other_precision
 from svgp_ppl.guides.processes import ProcessGuide
 from svgp_ppl.handlers import is_point, trace_of
 from svgp_ppl.rows import is_array
@@ -44,6 +45,8 @@ class Guide(NamedTuple):
 def as_guide(given: Any) -> Guide | None:
     """The guide and the parameters of a fit; None if it is none.
 
+    Parameters of the other precision are a warning, and become ones of this one.
+
     Args:
         given: What ``gp.fit`` returned, or ``(guide, params)``, where ``params`` may be
             all that numpyro's ``SVI.run`` returns.
@@ -53,10 +56,29 @@ def as_guide(given: Any) -> Guide | None:
         parts = getattr(given, "guide", None), getattr(given, "params", None)
     match parts:
         case (guide, SVIRunResult(params=params)) if callable(guide):
-            return Guide(guide, dict(params))
+            return Guide(guide, _in_this_precision(params))
         case (guide, params) if callable(guide) and isinstance(params, Mapping):
-            return Guide(guide, dict(params))
+            return Guide(guide, _in_this_precision(params))
     return None
+
+
+def _in_this_precision(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters, converted if all of them come from the other precision.
+
+    Some may be of single precision by choice, as those of a network.
+    """
+    here = jnp.result_type(float)
+    other = jnp.dtype({"float32": "float64", "float64": "float32"}[here.name])
+
+    def converted(leaf: Any) -> Any:
+        is_other = isinstance(leaf, jax.Array) and leaf.dtype == other
+        return leaf.astype(here) if is_other else leaf
+
+    found = {a.dtype for a in jax.tree.leaves(params) if isinstance(a, jax.Array)}
+    if other not in found or here in found:
+        return dict(params)
+    warn_of_other_precision("the fit", other.name)
+    return jax.tree.map(converted, dict(params))
 
 
 def guide_and_params(given: Any, name: str) -> Guide:
