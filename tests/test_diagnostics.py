@@ -254,6 +254,26 @@ def test_ess_per_gradient_counts_the_worst_parameter():
         diagnostics.ess_per_gradient(diagnostics.to_arviz(draws))
 
 
+@pytest.mark.parametrize("dim", ["chain", "draw"])
+def test_joined_runs_took_what_all_of_them_took(dim):
+    """The attributes are those of the first; ArviZ 0.x lists others that differ."""
+    rng, n_steps = np.random.default_rng(5), np.full((2, 50), 3)
+    runs = [
+        diagnostics.to_arviz(
+            {"x": rng.normal(size=(2, 50))},
+            sample_stats={"n_steps": n_steps},
+            attrs={"num_gradients": 300, "sampling_seconds": seconds},
+        )
+        for seconds in (2.0, 3.0)
+    ]
+    has_lists = hasattr(arviz, "concat")
+    joined = arviz.concat(*runs, dim=dim) if has_lists else xr.concat(runs, dim=dim)
+    smallest = diagnostics.ess(joined)["x"]
+    np.testing.assert_allclose(diagnostics.ess_per_gradient(joined), smallest / 600)
+    seconds = "5.0 s" if has_lists else "4.0 s"  # in proportion to gradients
+    assert f"{seconds}, 600 gradients" in str(diagnostics.report(joined))
+
+
 def test_bfmi_of_known_energies():
     # Independent energies differ by twice their variance; AR(1) by 2 (1 − ρ).
     energy = np.concatenate([autoregressive(0.0)[:2], autoregressive(0.9)[:2]])

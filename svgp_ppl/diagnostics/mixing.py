@@ -12,6 +12,7 @@ from jaxtyping import Float
 from svgp_ppl.diagnostics.kept import kept_by
 from svgp_ppl.diagnostics.posterior import (
     arrays_of,
+    attributes_of,
     group,
     hyperparameters,
     load_arviz,
@@ -158,7 +159,8 @@ def ess_per_second(posterior: Any) -> float:
     """Mean over chains of (smallest ESS of the chain's parameters) / seconds.
 
     The time-normalised effective sample size of Hensman et al. (2015): the worst
-    parameter decides. Chains that run side by side share one clock.
+    parameter decides. Chains that run side by side share one clock, and the seconds of
+    runs that were joined add up.
 
     Args:
         posterior: An ArviZ object whose posterior has the attribute
@@ -219,7 +221,7 @@ def _smallest_ess(draws: Any) -> np.floating:
 
 
 def _attribute(posterior: Any, name: str) -> float:
-    attributes = posterior["posterior"].attrs
+    attributes = attributes_of(posterior)
     if name not in attributes:
         raise ValueError(
             f"The posterior does not have the attribute '{name}', which gp.sample "

@@ -19,6 +19,7 @@ __all__ = [
     "SAMPLED_AXES",
     "add_groups",
     "arrays_of",
+    "attributes_of",
     "group",
     "hyperparameters",
     "label",
@@ -325,6 +326,30 @@ def label(name: str, index: tuple) -> str:
         'f[3]'
     """
     return name + (f"[{', '.join(map(str, index))}]" if index else "")
+
+
+def attributes_of(posterior: Any) -> dict[str, Any]:
+    """Attributes of the draws; seconds and gradients are those of all runs in them.
+
+    Where runs were joined, xarray and ArviZ keep what the first took; ArviZ lists
+    others that differ as ``combined_...``. Otherwise seconds are taken to be in
+    proportion to gradients.
+
+    Args:
+        posterior: An ArviZ object.
+    """
+    attributes = dict(posterior["posterior"].attrs)
+    first = attributes.get("num_gradients", 0)
+    steps = group(posterior, "sample_stats").get("n_steps", np.zeros(0, int))
+    total = max(first, int(np.sum(steps)))
+    if "num_gradients" in attributes:
+        attributes["num_gradients"] = total
+    if "sampling_seconds" in attributes:
+        share = total / first if first else 1.0
+        seconds = attributes["sampling_seconds"] * share
+        seconds = attributes.get("combined_sampling_seconds", seconds)
+        attributes["sampling_seconds"] = float(np.sum(seconds))
+    return attributes
 
 
 def arrays_of(draws: Any) -> dict[str, np.ndarray]:

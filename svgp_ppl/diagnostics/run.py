@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from svgp_ppl.diagnostics.posterior import arrays_of, group, label
+from svgp_ppl.diagnostics.posterior import arrays_of, attributes_of, group, label
 
 __all__ = ["Run", "run_of"]
 
@@ -167,7 +167,7 @@ def run_of(posterior: Any) -> Run:
         names=names,
         epsilon=np.asarray(epsilon, np.float64),
         stats={name: x for name, x in stats.items() if x.shape == shape},
-        attributes={} if is_dict else dict(posterior["posterior"].attrs),
+        attributes={} if is_dict else attributes_of(posterior),
     )
 
 
