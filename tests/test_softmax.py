@@ -4,10 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats as st
 from jax.test_util import check_grads
 
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.expectations import GaussHermite, variational_expectation
+from svgp_ppl.expectations import (
+    GaussHermite,
+    log_predictive_density,
+    variational_expectation,
+)
 from svgp_ppl.likelihoods.softmax import differences
 from svgp_ppl.marginals import Marginal
 from tests.conftest import mostly_double
@@ -120,3 +125,65 @@ def test_forward_mode():
 
     start = mean, 0.1 + jnp.zeros_like(mean)
     check_grads(jax.jit(value), start, order=1, modes=["fwd"])
+
+
+def probability_of_class(c: int, mean, sd) -> float:
+    """E softmax_c: with Gumbel noise class c is the largest (McFadden 1974)."""
+    e = np.linspace(-8.0, 8.0, 801)
+    weights = st.norm.pdf(e) / np.sum(st.norm.pdf(e))
+    t = np.linspace(np.min(mean - 9 * sd) - 5.0, np.max(mean + 9 * sd) + 30.0, 2001)
+    shift = [t[:, None] - m - s * e for m, s in zip(mean, sd)]
+    below = [st.gumbel_r.cdf(a) @ weights for a in shift]
+    density = st.gumbel_r.pdf(shift[c]) @ weights
+    others = np.prod([b for j, b in enumerate(below) if j != c], axis=0)
+    return np.sum(density * others) * (t[1] - t[0])
+
+
+MEANS = np.array([[3.0, -4.0, 1.0], [0.0, 0.0, -20.0]])
+SDS = np.array([10.0, 6.0, 14.0])
+
+
+@mostly_double
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_probability_of_a_class_under_wide_marginals(num_classes, precision):
+    """By the integral over Gumbel noise; what components share changes nothing."""
+    likelihood = lk.Softmax(num_classes)
+    mean, sd = MEANS[:, :num_classes], SDS[:num_classes]
+    variance = np.broadcast_to(sd**2, mean.shape)
+    covariance = 4.0 + sd**2 * np.eye(num_classes)
+    covariance = np.broadcast_to(covariance, (2, num_classes, num_classes))
+
+    @jax.jit
+    def densities(y, mean, variance, covariance):
+        apart = Marginal(mean, variance)
+        shared = Marginal(mean, variance + 4.0, covariance)
+        return [log_predictive_density(likelihood, y, m) for m in (apart, shared)]
+
+    given = [jnp.asarray(a) for a in (mean, variance, covariance)]
+    found = [densities(jnp.full(2, c), *given) for c in range(2)]
+    with np.errstate(over="ignore"):
+        exact = [[probability_of_class(c, m, sd) for m in mean] for c in range(2)]
+    for of_kind in np.exp(np.swapaxes(found, 0, 1)):
+        error = 1e-4 if precision == 32 else 1e-7
+        np.testing.assert_allclose(of_kind, exact, rtol=error)
+
+
+def test_slopes_of_the_log_probability_of_a_class():
+    """In both modes, and once more: against finite differences."""
+
+    @jax.jit
+    def value(mean, factor):
+        covariance = jnp.einsum("nij,nkj->nik", factor, factor)
+        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+        marginal = Marginal(mean, variance, covariance)
+        likelihood, y = lk.Softmax(3), jnp.arange(3)
+        return jnp.sum(log_predictive_density(likelihood, y, marginal))
+
+    rng = np.random.default_rng(6)
+    at = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 3, 3)))
+    check_grads(value, at, order=1, modes=["fwd", "rev"])
+    second = jax.jit(jax.hessian(value))(*at)
+    step = 1e-4 * jnp.eye(3)[1][None] * jnp.eye(3)[0][:, None]
+    slope = jax.jit(jax.grad(value))
+    moved = (slope(at[0] + step, at[1]) - slope(at[0] - step, at[1])) / 2e-4
+    np.testing.assert_allclose(second[0, 1], moved, rtol=1e-5, atol=1e-8)

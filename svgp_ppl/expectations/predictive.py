@@ -82,10 +82,10 @@ def log_predictive_density(
     """log E_q p(y_n | f_n) in nats for every datum, [N].
 
     The likelihood's closed form if it has one; otherwise, for one component, the
-    trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three, a grid on
-    the box that holds the mass, or Gauss–Hermite recentred at the mode of q(f) p(y|f)
-    if p is registered as log-concave; for more, quasi-Monte Carlo with 4096 points.
-    That of two or three has derivatives in forward mode only.
+    trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three,
+    Gauss–Hermite at the mode of q(f) p(y|f) if the integrand is near to a Gaussian, and
+    a grid on the box that holds the mass if not, with derivatives in forward mode only;
+    for more, quasi-Monte Carlo with 4096 points.
     """
     value = closed_form_log_predictive(likelihood, y, marginal)
     if value is None:
@@ -94,8 +94,8 @@ def log_predictive_density(
             starts = _starts(likelihood, y, marginal)
             value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
-            find = _by_hermite if is_log_concave(likelihood) else _by_hermite_or_box
-            value = find(_of_normals(likelihood, y, marginal), marginal.mean)
+            log_likelihood = _of_normals(likelihood, y, marginal)
+            value = _by_hermite_or_box(log_likelihood, marginal.mean)
         else:
             value = _by_quasi_monte_carlo(likelihood, y, marginal)
     return marginal.log_average(value)
@@ -200,12 +200,6 @@ def _of_normals(likelihood, y, marginal: Marginal) -> Callable:
     else:
         factor = small_cholesky(marginal.covariance)
     return lambda e: likelihood(marginal.mean + small_product(factor, e)).log_prob(y)
-
-
-def _by_hermite(log_likelihood: Callable, like: Array) -> Array:
-    """Gauss–Hermite at the one mode of q(f) p(y|f) in two or three components."""
-    num_nodes = _NUM_NODES[like.shape[-1]]
-    return _at_mode(log_likelihood, *_mode(log_likelihood, like), num_nodes)[0]
 
 
 def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:

@@ -20,7 +20,11 @@ from svgp_ppl.expectations import (
 )
 from svgp_ppl.expectations.predictive import moments_of_label
 from svgp_ppl.likelihoods.largest import probability_of_largest
-from svgp_ppl.likelihoods.softmax import differences, mean_log_softmax
+from svgp_ppl.likelihoods.softmax import (
+    differences,
+    log_mean_softmax,
+    mean_log_softmax,
+)
 from svgp_ppl.likelihoods.values import (
     Value,
     noise_variance,
@@ -202,6 +206,12 @@ def _(likelihood: Softmax, y, marginal: Marginal):
     # −log(1 + P) = −softplus(log P)
     d = differences(y, marginal)
     return -jax.nn.softplus(logsumexp(d.mean + 0.5 * d.variance, axis=-1))
+
+
+@closed_form_log_predictive.register
+def _(likelihood: Softmax, y, marginal: Marginal):
+    few = likelihood.num_classes <= 3
+    return log_mean_softmax(_as_class(y), marginal) if few else None
 
 
 @is_log_concave.register
