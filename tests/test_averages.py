@@ -166,11 +166,11 @@ def shifted_model(x, shift, y=None):
 
 
 PARAMS = {
-    "auto_f_loc": jnp.linspace(0.0, 1.0, 5),
-    "auto_f_scale_tril": 0.3 * jnp.eye(5),
-    "variance_auto_loc": jnp.asarray(1.2),
-    "lengthscale_auto_loc": jnp.asarray(0.9),
-    "z": jnp.asarray(COUNTS_Z),
+    "auto_f_loc": np.linspace(0.0, 1.0, 5),
+    "auto_f_scale_tril": 0.3 * np.eye(5),
+    "variance_auto_loc": np.asarray(1.2),
+    "lengthscale_auto_loc": np.asarray(0.9),
+    "z": np.asarray(COUNTS_Z),
 }
 X_MANY = np.linspace(0.0, 5.0, 23)[:, None]
 SHIFT = np.linspace(0.0, 0.4, 23)
