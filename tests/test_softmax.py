@@ -168,6 +168,19 @@ def test_the_probability_of_a_class_under_wide_marginals(num_classes, precision)
         np.testing.assert_allclose(of_kind, exact, rtol=error)
 
 
+def test_a_datum_that_is_not_known_leaves_the_others():
+    mean, variance = np.zeros((3, 3)), np.full((3, 3), [[4.0], [np.nan], [4.0]])
+
+    @jax.jit
+    def density(mean, variance):
+        marginal = Marginal(mean, variance)
+        return log_predictive_density(lk.Softmax(3), jnp.arange(len(mean)), marginal)
+
+    found = np.exp(density(jnp.asarray(mean), jnp.asarray(variance)))
+    np.testing.assert_allclose(found, [1 / 3, np.nan, 1 / 3], rtol=1e-8)
+    assert density(jnp.zeros((0, 3)), jnp.zeros((0, 3))).shape == (0,)
+
+
 def test_slopes_of_the_log_probability_of_a_class():
     """In both modes, and once more: against finite differences."""
 

@@ -13,8 +13,9 @@ The average itself, E p(y | f), has a Gaussian times a step as its integrand, an
 Gauss–Hermite makes of a step depends on where it falls between the nodes. With a
 constant spacing the trapezoidal rule is as exact as p(y | f) is smooth on the scale of
 that spacing, anywhere: p has its poles where 1 + e^a + e^b is zero, π away from the
-real line in either difference. The integrand is log-concave, more so than the
-Gaussian alone, and has one mode: within so many standard deviations of that is all.
+real line in one difference, and π/2 at least in both. The integrand is log-concave,
+more so than the Gaussian alone, and has one mode: within so many standard deviations
+of that is all.
 """
 
 from collections.abc import Callable
@@ -139,7 +140,8 @@ def _averages(mean: Array, factor: Array, function: Callable) -> tuple[Array, li
         function: Of the two e, of a and of b − log(1 + e^a) at nodes: a tuple.
     """
     centre, peak = jax.lax.stop_gradient(_peak(mean, factor))
-    widest = jnp.sqrt(jnp.max(jnp.sum(jnp.square(factor), axis=-1)))
+    variances = jnp.sum(jnp.square(factor), axis=-1)
+    widest = jnp.sqrt(jnp.nanmax(variances, initial=0.0))  # a NaN is of its datum alone
     num = jnp.ceil(2.0 * _REACH * widest / _SPACING) + 1.0
     num = jnp.clip(num, _LEAST_NODES, _MOST_NODES).astype(int)
     step = (2.0 * _REACH / (num - 1)).astype(mean.dtype)

@@ -124,7 +124,7 @@ def small_cholesky(covariance: Float[Array, "*batch Q Q"]) -> Array:
     """Lower factor of many small covariance matrices, singular ones included.
 
     A pivot that is zero (up to rounding) gives a zero column, so that the covariance of
-    a latent that is known exactly has the factor 0 and finite derivatives.
+    a latent that is known exactly has the factor 0 and finite derivatives. NaN stays.
     """
     size = covariance.shape[-1]
     tolerance = 4 * jnp.finfo(covariance.dtype).eps
@@ -132,7 +132,7 @@ def small_cholesky(covariance: Float[Array, "*batch Q Q"]) -> Array:
     rest = covariance
     for q in range(size):
         pivot = rest[..., q, q]
-        keep = pivot > tolerance * covariance[..., q, q]
+        keep = ~(pivot <= tolerance * covariance[..., q, q])
         root = jnp.sqrt(jnp.where(keep, pivot, 1.0))
         column = jnp.where(keep[..., None], rest[..., :, q] / root[..., None], 0.0)
         column = jnp.where(jnp.arange(size) >= q, column, 0.0)
