@@ -57,12 +57,12 @@ def explain_failure(steps: Steps, block: Block, number: int, arrays: Any) -> str
     else:
         what, otherwise = f"the bound became {-loss} at step {number}.", _TOO_LONG
     try:
-        arguments = steps.data.at(arrays, int(block.done))
+        data = steps.data
+        arguments = data.at(arrays, int(block.done))
         at_step = block.state.rng_key, block.params, arguments
         reason = explain_non_finite(steps.traces(*at_step)[1], otherwise)
-        if isinstance(steps.data, Minibatches) and reason != otherwise:
+        if isinstance(data, Minibatches) and reason != otherwise:
             reason = f"{reason}\n{_OF_BATCH}"
-        data = steps.data
         reason += holes_in_arguments(steps.given_model, data.args, data.kwargs)
     except ValueError as error:
         reason = f"The model refuses its values there: {error}"
