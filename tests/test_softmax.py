@@ -11,6 +11,7 @@ from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import (
     GaussHermite,
     log_predictive_density,
+    predictive_probabilities,
     variational_expectation,
 )
 from svgp_ppl.likelihoods.softmax import differences
@@ -127,16 +128,16 @@ def test_forward_mode():
     check_grads(jax.jit(value), start, order=1, modes=["fwd"])
 
 
-def probability_of_class(c: int, mean, sd) -> float:
-    """E softmax_c: with Gumbel noise class c is the largest (McFadden 1974)."""
+def probabilities_of_classes(mean, sd) -> list[float]:
+    """E softmax: with Gumbel noise a class is the largest (McFadden 1974)."""
     e = np.linspace(-8.0, 8.0, 801)
     weights = st.norm.pdf(e) / np.sum(st.norm.pdf(e))
     t = np.linspace(np.min(mean - 9 * sd) - 5.0, np.max(mean + 9 * sd) + 30.0, 2001)
     shift = [t[:, None] - m - s * e for m, s in zip(mean, sd)]
     below = [st.gumbel_r.cdf(a) @ weights for a in shift]
-    density = st.gumbel_r.pdf(shift[c]) @ weights
-    others = np.prod([b for j, b in enumerate(below) if j != c], axis=0)
-    return np.sum(density * others) * (t[1] - t[0])
+    density = [st.gumbel_r.pdf(a) @ weights for a in shift]
+    others = [np.prod(below[:c] + below[c + 1 :], axis=0) for c in range(len(mean))]
+    return [np.sum(d * o) * (t[1] - t[0]) for d, o in zip(density, others)]
 
 
 MEANS = np.array([[3.0, -4.0, 1.0], [0.0, 0.0, -20.0]])
@@ -162,23 +163,65 @@ def test_the_probability_of_a_class_under_wide_marginals(num_classes, precision)
     given = [jnp.asarray(a) for a in (mean, variance, covariance)]
     found = [densities(jnp.full(2, c), *given) for c in range(2)]
     with np.errstate(over="ignore"):
-        exact = [[probability_of_class(c, m, sd) for m in mean] for c in range(2)]
+        exact = np.transpose([probabilities_of_classes(m, sd)[:2] for m in mean])
     for of_kind in np.exp(np.swapaxes(found, 0, 1)):
         error = 1e-4 if precision == 32 else 1e-7
         np.testing.assert_allclose(of_kind, exact, rtol=error)
 
 
-def test_a_datum_that_is_not_known_leaves_the_others():
-    mean, variance = np.zeros((3, 3)), np.full((3, 3), [[4.0], [np.nan], [4.0]])
+@mostly_double
+def test_the_probability_of_any_of_five_classes(precision):
+    """Wide, narrow and known components, likely and unlikely labels."""
+    mean = np.array([[3.0, -4.0, 1.0, 2.5, 0.0], [0.0, 0.0, -60.0, 0.2, -0.5]])
+    sd = np.array([[10.0, 6.0, 14.0, 1.0, 0.0], [0.5, 0.2, 1.5, 0.0, 0.7]])
+
+    @jax.jit
+    def density(y, mean, variance):
+        return log_predictive_density(lk.Softmax(5), y, Marginal(mean, variance))
+
+    given = [jnp.asarray(a) for a in (mean, sd**2)]
+    found = np.array([density(jnp.full(2, c), *given) for c in range(5)]).T
+    with np.errstate(over="ignore", under="ignore"):
+        exact = [probabilities_of_classes(*row) for row in zip(mean, sd)]
+    error = 2e-4 if precision == 32 else 2e-7
+    np.testing.assert_allclose(found, np.log(exact), atol=error)
+
+
+def test_a_class_without_a_chance_among_four():
+    """The rule for three classes is another one, also on how labels are shared out."""
+    marginal = marginal_of("independent", 3, 1.5)
+    low = -200.0 + jnp.zeros((N, 1))
+    of_four = Marginal(
+        jnp.concatenate([marginal.mean, low], axis=-1),
+        jnp.concatenate([marginal.variance, 1.0 + 0.0 * low], axis=-1),
+    )
+
+    @jax.jit
+    def probs(marginal):
+        likelihood = lk.Softmax(marginal.mean.shape[-1])
+        support = likelihood(marginal.mean).support
+        return predictive_probabilities(likelihood, support, marginal)
+
+    found, exact = probs(of_four), probs(marginal)
+    np.testing.assert_allclose(found[:, :3], exact, rtol=2e-7)
+    np.testing.assert_allclose(np.sum(found, axis=-1), 1.0, rtol=2e-7)
+
+
+@pytest.mark.parametrize("num_classes", [3, 4])
+def test_a_datum_that_is_not_known_leaves_the_others(num_classes):
+    mean = np.zeros((3, num_classes))
+    variance = mean + np.array([[4.0], [np.nan], [4.0]])
 
     @jax.jit
     def density(mean, variance):
         marginal = Marginal(mean, variance)
-        return log_predictive_density(lk.Softmax(3), jnp.arange(len(mean)), marginal)
+        likelihood = lk.Softmax(num_classes)
+        return log_predictive_density(likelihood, jnp.arange(len(mean)), marginal)
 
     found = np.exp(density(jnp.asarray(mean), jnp.asarray(variance)))
-    np.testing.assert_allclose(found, [1 / 3, np.nan, 1 / 3], rtol=1e-8)
-    assert density(jnp.zeros((0, 3)), jnp.zeros((0, 3))).shape == (0,)
+    each = 1.0 / num_classes
+    np.testing.assert_allclose(found, [each, np.nan, each], rtol=1e-7)
+    assert density(*[jnp.zeros((0, num_classes))] * 2).shape == (0,)
 
 
 def test_slopes_of_the_log_probability_of_a_class():
@@ -200,3 +243,37 @@ def test_slopes_of_the_log_probability_of_a_class():
     slope = jax.jit(jax.grad(value))
     moved = (slope(at[0] + step, at[1]) - slope(at[0] - step, at[1])) / 2e-4
     np.testing.assert_allclose(second[0, 1], moved, rtol=1e-5, atol=1e-8)
+
+
+def test_slopes_of_the_log_probability_of_one_of_four_classes():
+    """In both modes, and once more: against finite differences."""
+
+    @jax.jit
+    def value(mean, variance):
+        marginal = Marginal(mean, variance)
+        density = log_predictive_density(lk.Softmax(4), jnp.arange(3), marginal)
+        return jnp.sum(density)
+
+    rng = np.random.default_rng(7)
+    at = jnp.asarray(rng.normal(size=(3, 4))), jnp.asarray(rng.gamma(2.0, size=(3, 4)))
+    check_grads(value, at, order=1, modes=["fwd", "rev"])
+    second = jax.jit(jax.hessian(value))(*at)
+    step = 1e-4 * jnp.eye(3)[1][:, None] * jnp.eye(4)[0]
+    slope = jax.jit(jax.grad(value))
+    moved = (slope(at[0] + step, at[1]) - slope(at[0] - step, at[1])) / 2e-4
+    np.testing.assert_allclose(second[1, 0], moved, rtol=1e-5, atol=1e-6)
+
+
+def test_slopes_of_the_log_probability_at_latents_that_are_known():
+    """In the variance they are half the curvature of p, in units of p."""
+    mean, y = marginal_of("independent", 4, 1.0).mean, jnp.arange(N) % 4
+
+    def value(mean, variance):
+        marginal = Marginal(mean, variance)
+        return jnp.sum(log_predictive_density(lk.Softmax(4), y, marginal))
+
+    slopes = jax.jit(jax.grad(value, (0, 1)))(mean, jnp.zeros_like(mean))
+    p, own = jax.nn.softmax(mean), np.eye(4)[y]
+    np.testing.assert_allclose(slopes[0], own - p, atol=1e-6)
+    curvature = (own - p) ** 2 - p * (1 - p)
+    np.testing.assert_allclose(slopes[1], 0.5 * curvature, atol=5e-6)

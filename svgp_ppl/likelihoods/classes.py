@@ -19,6 +19,7 @@ from svgp_ppl.expectations import (
     predictive_probabilities,
 )
 from svgp_ppl.expectations.predictive import moments_of_label
+from svgp_ppl.likelihoods.gumbel import log_mean_softmax_of_independent
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.softmax import (
     differences,
@@ -210,8 +211,11 @@ def _(likelihood: Softmax, y, marginal: Marginal):
 
 @closed_form_log_predictive.register
 def _(likelihood: Softmax, y, marginal: Marginal):
-    few = likelihood.num_classes <= 3
-    return log_mean_softmax(_as_class(y), marginal) if few else None
+    if likelihood.num_classes <= 3:
+        return log_mean_softmax(_as_class(y), marginal)
+    if marginal.covariance is None:
+        return log_mean_softmax_of_independent(_as_class(y), marginal)
+    return None
 
 
 @is_log_concave.register

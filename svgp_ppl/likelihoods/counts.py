@@ -18,15 +18,13 @@ from svgp_ppl.expectations import (
     nearest_singularity,
     predictive_mean_and_variance,
 )
+from svgp_ppl.likelihoods.lambert import log_lambert
 from svgp_ppl.likelihoods.stirling import MANY, excess, stirling_series
 from svgp_ppl.likelihoods.values import Value, settle
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.pytrees import register_dataclass
 
 __all__ = ["Poisson", "mode_below_exponential", "rate_of"]
-
-# For the logarithm of Lambert's function: enough from anywhere above the root.
-_NEWTON_STEPS = 6
 
 
 @register_dataclass
@@ -127,9 +125,8 @@ def mode_below_exponential(slope, power, offset, marginal: Marginal) -> Array:
     """The one mode of N(f; m, v) exp(s f − e^{k f + b}), in standard deviations from m.
 
     f = m + v (s − k r) with r = e^{k f + b}, or w + log w = a for w = v k² r and
-    a = log(v k²) + k (m + v s) + b (Lambert's function of e^a), by Newton's method for
-    log w: convex, and started above the root. A climb from m would take one step for
-    every unit of k f, and none where the exponential overflows.
+    a = log(v k²) + k (m + v s) + b (Lambert's function of e^a). A climb from m would
+    take one step for every unit of k f, and none where the exponential overflows.
 
     Args:
         slope: s, a number or [N].
@@ -145,10 +142,7 @@ def mode_below_exponential(slope, power, offset, marginal: Marginal) -> Array:
     v = jnp.maximum(v, jnp.finfo(m.dtype).tiny)
     log_scale = jnp.log(v) + 2.0 * jnp.log(jnp.abs(k))
     a = log_scale + k * (m + v * s) + b
-    log_w = jnp.where(a > 1.0, jnp.log(jnp.maximum(a, 1.0)), a)
-    for _ in range(_NEWTON_STEPS):
-        w = jnp.exp(log_w)
-        log_w = log_w - (log_w + w - a) / (1.0 + w)
+    log_w = log_lambert(a)
     # v (s − k r) and f − m are equal; the first has the rounding of v k r = w/k, the
     # second that of f and m.
     moved, f = jnp.exp(log_w) / k, (log_w - log_scale - b) / k
