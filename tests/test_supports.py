@@ -3,6 +3,7 @@
 Exact values are sums of SciPy's distribution functions over a dense grid of f.
 """
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -17,8 +18,10 @@ from scipy import stats
 from scipy.special import expit
 
 import svgp_ppl as gp
+from svgp_ppl.expectations import log_predictive_density
 from svgp_ppl.expectations.cumulative import predictive_cdf
 from svgp_ppl.marginals import Marginal
+from tests.conftest import both_precisions
 
 LEVELS = [0.05, 0.5, 0.95]
 MEANS = np.array([2.0, 0.5, 0.0])
@@ -74,6 +77,27 @@ def test_a_cdf_that_is_nan_where_it_matters_is_refused():
         at_new.interval(0.9)
     low, high = at_new.interval(0.9, key=random.key(0))
     assert np.all((low > 0.0) & (high - low > 0.1))
+
+
+@both_precisions
+def test_nodes_at_which_a_density_is_infinite_do_not_matter(precision):
+    # p(y | f) rises to one side of f, where a tail in its denominator underflows
+    y, means, sds = np.array([0.01, 0.3, 9.0]), np.array([0.0, 1.0, 0.5]), 0.3
+    given = truncated(jnp.full(3, -1e4)).log_prob(jnp.asarray(y))
+    assert not np.any(np.isfinite(given))
+    marginal = Marginal(jnp.asarray(means), jnp.full(3, sds**2))
+    density = jax.jit(partial(log_predictive_density, truncated))
+    f = means + sds * np.linspace(-20.0, 20.0, 20_001)[:, None]
+    weights = stats.norm.pdf(f, means, sds)
+    densities = stats.truncnorm.pdf(y, -f / 0.3, np.inf, f, 0.3)
+    exact = np.log((weights * densities).sum(axis=0) / weights.sum(axis=0))
+    np.testing.assert_allclose(density(jnp.asarray(y), marginal), exact, atol=2e-5)
+
+
+def test_a_density_that_is_infinite_where_it_matters_is_unknown():
+    marginal = Marginal(jnp.array([-30.0]), jnp.array([1.0]))
+    density = jax.jit(partial(log_predictive_density, truncated))
+    assert np.isnan(density(jnp.array([0.3]), marginal))
 
 
 @pytest.mark.parametrize("width", [1, 2])

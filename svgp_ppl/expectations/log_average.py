@@ -29,6 +29,8 @@ _REACH = 10.0
 # spacing of 0.2 of its width; a logit under a variance of 1e3 (a step of width 0.03
 # standard deviations) gets 0.05 standard deviations: error 1e-5 nats.
 _NUM_NODES = 128
+# Nodes without a density, as where a tail underflows, may hold this share of the whole.
+_NEGLIGIBLE = 1e-6
 # Exponent of the partition of unity between the two centres: the mass of a peak of
 # width s at distance d is seen by the other grid as (s/d)^3; the blending adds an error
 # of exp(−2π² / (4 · spacing)).
@@ -64,6 +66,11 @@ def log_average_by_trapezoid(
     grid, and a partition of unity shares the integrand between them. A likelihood that
     is registered as log-concave has one mode.
 
+    A density may be NaN or infinite far out, where its formula underflows. Such nodes
+    are left out if they hold a millionth at most with the highest density of all
+    others: beyond c standard deviations a Gaussian has less than exp(−c²/2). The
+    average is NaN if not.
+
     Args:
         likelihood: f -> NumPyro distribution.
         y: Data, [N].
@@ -80,8 +87,14 @@ def log_average_by_trapezoid(
     e = centre + scale * 0.5 * (up - down)
     weights = scale * 0.5 * (up + down) * step * _shares(e, centre, scale)
     log_p = likelihood(shifted(marginal, e)).log_prob(y)
+    is_known = log_p < jnp.inf
+    log_p = jnp.where(is_known, log_p, -jnp.inf)
     terms = dist.Normal(0.0, 1.0).log_prob(e) + log_p
-    return logsumexp(terms, axis=(0, 1), b=weights)
+    value = logsumexp(terms, axis=(0, 1), b=weights)
+    nearest = jnp.min(jnp.where(is_known, jnp.inf, jnp.square(e)), axis=(0, 1))
+    lost = jnp.max(log_p, axis=(0, 1)) - 0.5 * nearest
+    is_enough = jnp.isinf(nearest) | (lost < value + jnp.log(_NEGLIGIBLE))
+    return jnp.where(is_enough, value, jnp.nan)
 
 
 def _shares(e: Array, centre: Array, scale: Array) -> Array:
@@ -89,17 +102,23 @@ def _shares(e: Array, centre: Array, scale: Array) -> Array:
 
     By the density of nodes of each grid, dt/de = 1/√(r² + (e − c)²), to a power.
     """
-    tiny, grids = jnp.finfo(e.dtype).tiny, range(len(centre))
+    tiny = jnp.finfo(e.dtype).tiny
 
-    def square(j, i):
-        distance = e[:, j] - centre[i]
-        return jnp.maximum(jnp.square(scale[i]) + jnp.square(distance), tiny)
+    def square(centre, scale):
+        return jnp.maximum(jnp.square(scale) + jnp.square(e - centre), tiny)
 
-    def share(j):
-        ratios = (square(j, j) / square(j, i) for i in grids)
-        return 1.0 / sum(ratio ** (_SHARPNESS // 2) for ratio in ratios)
+    ratios = (square(centre, scale) / square(*other) for other in zip(centre, scale))
+    return 1.0 / sum(ratio ** (_SHARPNESS // 2) for ratio in ratios)
 
-    return jnp.stack([share(j) for j in grids], axis=1)
+
+def _known(likelihood: Callable, y: Array, marginal: Marginal) -> Callable:
+    """e -> log p(y | m + s e), −∞ where it is NaN or +∞."""
+
+    def log_likelihood(e):
+        log_p = likelihood(shifted(marginal, e)).log_prob(y)
+        return jnp.where(log_p < jnp.inf, log_p, -jnp.inf)
+
+    return log_likelihood
 
 
 def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> Array:
@@ -117,8 +136,7 @@ def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> A
         place, width = in_deviations(mean, marginal.variance, singularity)
         grid = jnp.concatenate([grid, place + width * jnp.sinh(grid)])
         grid = jnp.sort(jnp.clip(grid, -_REACH, _REACH), axis=0)
-    heights = likelihood(shifted(marginal, grid)).log_prob(y)
-    heights = jnp.nan_to_num(heights, nan=-jnp.inf) - 0.5 * jnp.square(grid)
+    heights = _known(likelihood, y, marginal)(grid) - 0.5 * jnp.square(grid)
     ends = jnp.full_like(heights[:1], -jnp.inf)
     before = jnp.concatenate([ends, heights[:-1]])
     after = jnp.concatenate([heights[1:], ends])
@@ -135,10 +153,7 @@ def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
     singularity of a likelihood, if there is one: a step that is much narrower than the
     marginal has no mode of its own.
     """
-
-    def log_likelihood(e):
-        return likelihood(shifted(marginal, e)).log_prob(y)
-
+    log_likelihood = _known(likelihood, y, marginal)
     find = _one_mode if is_log_concave(likelihood) else _modes
     centre, scale = find(log_likelihood, marginal.mean, starts)
     singularity = nearest_singularity(likelihood, y)
@@ -241,15 +256,17 @@ def climb(objective: Callable, direction: Callable, start: Array) -> Array:
     """Follow a direction uphill; a datum's step is halved if it would go down."""
 
     def step(carry, _):
-        e, length = carry
+        e, length, height = carry
         along = direction(e)
         wide = length.reshape(*length.shape, *(1,) * (e.ndim - length.ndim))
         moved = e + wide * along
-        better = objective(moved) > objective(e)
-        keep = better.reshape(wide.shape)
+        reached = objective(moved)
+        better = reached > height
+        e = jnp.where(better.reshape(wide.shape), moved, e)
         length = jnp.where(better, jnp.minimum(2.0 * length, 1.0), 0.5 * length)
-        return (jnp.where(keep, moved, e), length), None
+        return (e, length, jnp.where(better, reached, height)), None
 
-    length = jnp.ones_like(objective(start))
-    (end, _), _ = jax.lax.scan(step, (start, length), length=_NEWTON_STEPS)
+    height = objective(start)
+    first = start, jnp.ones_like(height), height
+    (end, *_), _ = jax.lax.scan(step, first, length=_NEWTON_STEPS)
     return end
