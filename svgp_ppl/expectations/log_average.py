@@ -108,7 +108,8 @@ def _shares(e: Array, centre: Array, scale: Array) -> Array:
         return jnp.maximum(jnp.square(scale) + jnp.square(e - centre), tiny)
 
     ratios = (square(centre, scale) / square(*other) for other in zip(centre, scale))
-    return 1.0 / sum(ratio ** (_SHARPNESS // 2) for ratio in ratios)
+    total = sum((ratio ** (_SHARPNESS // 2) for ratio in ratios), start=jnp.zeros(()))
+    return 1.0 / total
 
 
 def _known(likelihood: Callable, y: Array, marginal: Marginal) -> Callable:
