@@ -353,6 +353,9 @@ def checked_inputs(x, what: str, like=None, rows: str = "N"):
 def require_resolved(z, what: str) -> None:
     """Refuse concrete inputs that are all equal, or whose differences are rounded off.
 
+    A column of many may be so if it says nothing, such as one that is zero but for a
+    few rows, where z learned the same value everywhere: see ``require_resolved_at``.
+
     Args:
         z: Array [M, D], in any precision.
         what: Its name in error messages.
@@ -366,27 +369,53 @@ def require_resolved(z, what: str) -> None:
             f"them so in {precision}: subtract a constant from x and z while they are "
             "float64 (in NumPy), or write numpyro.enable_x64() before anything else."
         )
-    require_digits(values, what)
+    if np.all(_is_coarse(values) | (values.std(axis=0) == 0.0)):
+        require_digits(values, what)
 
 
-def require_digits(x, what: str) -> None:
+def require_resolved_at(x, z, what: str) -> None:
+    """Refuse concrete z with a column whose differences are rounded off, as those of x.
+
+    Args:
+        x: Array [N, D], in any precision.
+        z: Array [M, D].
+        what: The name of z in error messages.
+    """
+    if is_concrete(x) and is_concrete(z) and np.any(_is_coarse(np.asarray(z))):
+        require_digits(np.asarray(z), what, _is_coarse(np.asarray(x)))
+
+
+def require_digits(x, what: str, columns: Any = True) -> None:
     """Refuse inputs with a column whose differences are rounded off.
 
     Args:
         x: Array [N, D] of NumPy, in the precision in which it came.
         what: Its name in error messages.
+        columns: Which columns are asked for, [D], or all.
     """
-    values, precision = x.astype(np.float64, copy=False), jnp.result_type(float)
-    farthest, sd = np.abs(values).max(axis=0), values.std(axis=0)
-    gap = farthest * float(jnp.finfo(precision).eps)
-    for column in np.flatnonzero((sd > 0) & (gap > _COARSEST * sd)):
+    for column in np.flatnonzero(_is_coarse(x) & columns):
+        farthest, sd, gap = (a[column] for a in _digits(x))
         raise ValueError(
             f"{what} lose their differences: column {column} has a standard deviation "
-            f"of {sd[column]:.3g}, and near {farthest[column]:.3g} the numbers of "
-            f"{precision} are {gap[column]:.2g} apart. Subtract the same constant from "
-            "x and z while they are float64 (in NumPy), or write numpyro.enable_x64() "
-            "before anything else."
+            f"of {sd:.3g}, and near {farthest:.3g} the numbers of "
+            f"{jnp.result_type(float)} are {gap:.2g} apart. Subtract the same constant "
+            "from x and z while they are float64 (in NumPy), or write "
+            "numpyro.enable_x64() before anything else."
         )
+
+
+def _digits(x) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The largest size, the standard deviation and the rounding of columns, [D]."""
+    values = x.astype(np.float64, copy=False)
+    farthest = np.abs(values).max(axis=0)
+    gap = farthest * float(jnp.finfo(jnp.result_type(float)).eps)
+    return farthest, values.std(axis=0), gap
+
+
+def _is_coarse(x) -> np.ndarray:
+    """Which columns vary by no more than a hundred roundings, [D]."""
+    _, sd, gap = _digits(x)
+    return (sd > 0) & (gap > _COARSEST * sd)
 
 
 def warn_of_other_precision(what: str, precision: str) -> None:

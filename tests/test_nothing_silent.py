@@ -217,6 +217,27 @@ def test_inducing_inputs_far_from_zero_are_refused(precision):
         fit(timed, x, COUNTS_Y)
 
 
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_a_column_that_says_nothing_may_be_the_same_in_all_of_z(precision):
+    """Zero but for one row, say: only seconds since 1970 in x as well are refused."""
+
+    def model(x, z, y=None):
+        f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), z)
+        with numpyro.plate("data", len(x)):
+            gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
+
+    rounded = 0.2 + 1e-6 * np.sin(np.arange(len(counts_z())))
+    z = np.column_stack([counts_z(), rounded])
+    x = np.column_stack([COUNTS_X, np.eye(len(COUNTS_X))[3]])
+    guide = gp.AutoGaussian(model)
+    run = {"num_steps": 2, "progress": False}
+    assert gp.fit(random.key(0), model, guide, x, z, COUNTS_Y, **run).losses.size == 2
+    x[:, 1] = 0.2 + 1e-6 * np.cos(np.arange(len(COUNTS_X)))
+    message = "inducing inputs z of process 'f' lose their differences: column 1"
+    with pytest.raises(ValueError, match=message):
+        gp.fit(random.key(0), model, guide, x, z, COUNTS_Y, **run)
+
+
 def test_a_plate_of_another_dimension_is_refused():
     def crossed(x, y=None):
         f = gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), counts_z())

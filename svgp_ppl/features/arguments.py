@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from svgp_ppl.checks import checked_inputs, require_resolved
+from svgp_ppl.checks import checked_inputs, require_resolved, require_resolved_at
 from svgp_ppl.features.interface import (
     InducingFeatures,
     LinearFunctional,
@@ -89,7 +89,10 @@ def as_functional(x: Any, process: Any) -> LinearFunctional:
             "LinearFunctional."
         )
     z = like.z if isinstance(like, Points) else None
-    return Points(checked_inputs(x, what, z))
+    inputs = checked_inputs(x, what, z)
+    if z is not None:
+        require_resolved_at(x, z, f"the inducing inputs z of process '{process.name}'")
+    return Points(inputs)
 
 
 def jitter_of(
