@@ -146,11 +146,12 @@ def _log_transform(x: Array, variance: Array, with_slopes: bool) -> list[Array]:
     right = _REACH / jnp.sqrt(1.0 + u)
     most = 2.0 * _REACH * jnp.sqrt(1.0 + 0.7 * variance) / _INNER_SPACING
     spaces = _largest(most, _MOST_INNER_NODES)
-    mode, step = jax.lax.stop_gradient((mode, (left + right) / spaces))
+    step = (left + right) / spaces
+    mode, low, step = jax.lax.stop_gradient((mode, mode - left, step))
     peak = -0.5 * jnp.square(mode) - jnp.exp(x + sd * mode)
 
     def add(k, sums):
-        e = mode - left + step * k
+        e = low + step * k
         exp_z = jnp.exp(jnp.minimum(x + sd * e, _BEYOND))
         term = jnp.exp(-0.5 * jnp.square(e) - exp_z - peak)
         powers = [term, term * exp_z, term * jnp.square(exp_z)]
