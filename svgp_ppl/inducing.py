@@ -22,10 +22,10 @@ from svgp_ppl.checks import (
     data_array,
     is_concrete,
     require_count,
-    require_digits,
     require_key,
 )
 from svgp_ppl.kernels import Kernel, as_kernel
+from svgp_ppl.rounding import require_digits
 
 __all__ = ["greedy_variance", "grid", "kmeans", "subset"]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from svgp_ppl.checks import checked_inputs, require_resolved, require_resolved_at
+from svgp_ppl.checks import checked_inputs
 from svgp_ppl.features.interface import (
     InducingFeatures,
     LinearFunctional,
@@ -15,6 +15,7 @@ from svgp_ppl.features.interface import (
 )
 from svgp_ppl.features.points import Points
 from svgp_ppl.kernels import Kernel
+from svgp_ppl.rounding import require_resolved, require_resolved_at
 
 __all__ = ["as_features", "as_functional", "jitter_of"]
 
