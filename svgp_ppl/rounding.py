@@ -16,8 +16,9 @@ _COARSEST = 0.01
 def require_resolved(z, what: str) -> None:
     """Refuse concrete inputs that are all equal, or whose differences are rounded off.
 
-    A column of many may be so if it says nothing, such as one that is zero but for a
-    few rows, where z learned the same value everywhere: see ``require_resolved_at``.
+    A column of many may be so if z came in the precision that is set and the column
+    says nothing, such as one that is zero but for a few rows, where z learned the same
+    value everywhere: see ``require_resolved_at``.
 
     Args:
         z: Array [M, D], in any precision.
@@ -25,14 +26,16 @@ def require_resolved(z, what: str) -> None:
     """
     if not is_concrete(z):
         return
-    values, precision = np.asarray(z, np.float64), jnp.result_type(float)
+    came, precision = np.asarray(z), jnp.result_type(float)
+    values = came.astype(np.float64)
     if len(values) > 1 and not np.any(values.std(axis=0)):
         raise ValueError(
             f"{what} are all the same, {values[0].tolist()}. Far from 0 rounding makes "
             f"them so in {precision}: subtract a constant from x and z while they are "
             "float64 (in NumPy), or write numpyro.enable_x64() before anything else."
         )
-    if np.all(_is_coarse(values) | (values.std(axis=0) == 0.0)):
+    is_rounded = came.dtype.itemsize > precision.itemsize
+    if is_rounded or np.all(_is_coarse(values) | (values.std(axis=0) == 0.0)):
         require_digits(values, what)
 
 

@@ -227,7 +227,7 @@ def test_a_column_that_says_nothing_may_be_the_same_in_all_of_z(precision):
             gp.observe("y", gp.likelihoods.Poisson(), f(x), obs=y)
 
     rounded = 0.2 + 1e-6 * np.sin(np.arange(len(counts_z())))
-    z = np.column_stack([counts_z(), rounded])
+    z = np.column_stack([counts_z(), rounded]).astype(np.float32)
     x = np.column_stack([COUNTS_X, np.eye(len(COUNTS_X))[3]])
     guide = gp.AutoGaussian(model)
     run = {"num_steps": 2, "progress": False}
@@ -236,6 +236,10 @@ def test_a_column_that_says_nothing_may_be_the_same_in_all_of_z(precision):
     message = "inducing inputs z of process 'f' lose their differences: column 1"
     with pytest.raises(ValueError, match=message):
         gp.fit(random.key(0), model, guide, x, z, COUNTS_Y, **run)
+    seconds = 1.7e9 + np.arange(len(z))  # one number in float32
+    z = np.column_stack([counts_z(), seconds])
+    with pytest.raises(ValueError, match=message), seed(rng_seed=0):
+        gp.sparse_gp("f", gp.kernels.RBF(1.0, 0.9), z)
 
 
 def test_a_plate_of_another_dimension_is_refused():
