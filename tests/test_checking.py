@@ -76,6 +76,7 @@ def values_of(posterior, name, site="y"):
 # --------------------------------------------------------------- numbers, twice
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "which", [pytest.param("draws", marks=pytest.mark.slow), "of_fit"]
 )

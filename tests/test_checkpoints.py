@@ -616,6 +616,7 @@ def test_an_interrupt_saves_what_it_returns(whole, tmp_path, monkeypatch):
     assert_resumes("adam", path, whole["adam"])
 
 
+@pytest.mark.thorough
 def test_a_fit_interrupted_at_its_plateau_stops_there(tmp_path, monkeypatch):
     """In the middle of asking for one; without patience the file goes on."""
     path, options = tmp_path / "fit", {"patience": 12, "tolerance": 0.02}

@@ -128,6 +128,7 @@ def test_chunks_change_no_number(name, num_components):
     assert set(rows) == ({N} if name == "a function" else {N, 4})
 
 
+@pytest.mark.thorough
 def test_predictive_densities_of_single_rows():
     likelihood, y = likelihoods.StudentT(3.0, PER_ROW), jnp.linspace(-1.0, 1.0, N)
     of_rows = (log_predictive_density, likelihood, y, marginal_of(None, None))

@@ -159,6 +159,7 @@ def test_second_predictions_compile_nothing(from_draws):
         assert compilations(lambda: at_x.log_prob(COUNTS_Y))[1] == 0
 
 
+@pytest.mark.thorough
 def test_an_identical_prediction_runs_the_model_once(monkeypatch):
     """To check the arguments; not to compute anything, nor to draw data."""
     model, runs = make_model(), []

@@ -235,6 +235,7 @@ def test_the_density_is_that_of_v_times_the_volume(model, make_guide):
     np.testing.assert_allclose(jax.jit(jax.vmap(compare))(positions), 0.0, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_any_sites_leave_the_density_and_its_estimates():
     """v = P⁻¹ Gᵀ (y − H m(z)) + C⁻ᵀ ξ, densely; of the rows that a key draws too."""
 

@@ -331,6 +331,7 @@ def test_log_likelihood_is_averaged_over_the_nodes_in_probability():
     np.testing.assert_allclose(came, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_prediction_averages_over_the_draws_of_a_layer():
     with pytest.raises(ValueError, match=r"layers of a deep model.*pass key="):
         gp.predict(deep_model, posterior(), X)

@@ -515,6 +515,7 @@ def test_guide_of_another_shape():
         fit_with(guide)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("other", ["a site", "a number of the data"])
 def test_support_that_moves(other):
     def model(x, y):
@@ -565,6 +566,7 @@ def with_intercept(x, y=None):
         gp.observe("y", gp.likelihoods.Poisson(), latent, obs=y)
 
 
+@pytest.mark.thorough
 def test_a_guide_that_draws_other_sites_given_v():
     def guide(x, y=None):
         v = numpyro.sample("f", dist.Normal(jnp.zeros(3), 0.5).to_event(1))
@@ -604,6 +606,7 @@ def test_a_guide_that_draws_one_process_given_another():
     assert np.isfinite(fitted.losses).all()
 
 
+@pytest.mark.thorough
 def test_a_guide_that_draws_v_given_other_sites():
     def guide(x, y=None):
         intercept = numpyro.sample("intercept", dist.Normal(0.0, 0.3))

@@ -77,6 +77,7 @@ def stencil(z, column, step):
     return ft.Integral(jnp.asarray(points), jnp.asarray(np.tile(weights, (len(z), 1))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [n for n in SMOOTH if "matern" not in n])
 def test_derivatives_are_differences_of_points(name):
     """k_uu, k_uf and variances, values at coincident points among them."""

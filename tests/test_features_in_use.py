@@ -201,6 +201,7 @@ def test_pathwise_functions_have_white_noise_at_points_among_others(z, x):
     agree(draws, np.zeros(len(x)), covariance)
 
 
+@pytest.mark.thorough
 def test_slopes_beside_values_keep_their_variance():
     # In seconds, with a lengthscale of an hour, far from z: Var f' = 1/ℓ², less than
     # the jitter of f, and Cov(f(a), f'(b)) = k(a, b) (a − b)/ℓ².

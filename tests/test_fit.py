@@ -77,6 +77,7 @@ def test_another_key_starts_elsewhere_whoever_has_used_the_guide(num_rows):
     np.testing.assert_array_equal(losses(0, guide), first)
 
 
+@pytest.mark.thorough
 def test_other_data_start_elsewhere_whoever_has_used_the_guide():
     """A prior with the mean of the data, which no step of the first fit comes near."""
 
@@ -164,6 +165,7 @@ def test_both_precisions(precision):
 # --------------------------------------------------------------- early stopping
 
 
+@pytest.mark.thorough
 def test_a_plateau_is_one_of_this_fit(fitted):
     """Whatever it continues: the bound of twice the rows is far below the earlier."""
     twice = [np.concatenate([a, a]) for a in DATA]
@@ -189,6 +191,7 @@ def test_a_plateau_of_a_noisy_bound():
     assert rule.is_reached([-losses])  # worse is no reason to go on
 
 
+@pytest.mark.thorough
 def test_tolerance_is_per_datum_and_held_parameters_are_waited_for(fitted):
     gain = np.mean(fitted.losses[:10]) - np.mean(fitted.losses[10:20])
 
@@ -424,6 +427,7 @@ def test_other_covariances_are_refused():
         gp.AutoGaussian(counts_model, "banded")
 
 
+@pytest.mark.thorough
 def test_rest_can_be_any_guide():
     guide = gp.AutoGaussian(counts_model, rest=AutoNormal)
     fitted = gp.fit(

@@ -478,6 +478,7 @@ def default_fit(guide, model, key=0, **options):
     return gp.fit(random.key(key), model, guide, PRODUCT_X, PRODUCT_Y, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("guide", "bound"),
     [

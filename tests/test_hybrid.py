@@ -60,6 +60,7 @@ def test_one_call_is_the_two_calls():
     np.testing.assert_allclose(mean, direct, rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_the_same_call_goes_on_from_its_files(tmp_path):
     def run(num_steps=60, **options):
         return gp.fit_and_sample(
@@ -116,6 +117,7 @@ def test_no_chains_start_from_an_interrupted_fit(tmp_path, monkeypatch):
     assert group(resumed.draws, "posterior")["f"].shape[:2] == (2, 10)
 
 
+@pytest.mark.thorough
 def test_nor_from_one_interrupted_at_its_last_block(monkeypatch):
     monkeypatch.setattr(FIT, "progress_bar", StoppedBar)
     interrupted = pytest.warns(UserWarning, match="fit after 30 steps")

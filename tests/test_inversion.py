@@ -88,6 +88,7 @@ def at_variance(likelihood, variance):
     return gp.predict(model, {"f": np.zeros((1, 1), dtype)}, x)["y"]
 
 
+@pytest.mark.thorough
 @single_first
 @pytest.mark.parametrize(
     "variance",

@@ -225,6 +225,7 @@ def test_expectation_is_that_of_brute_force(name):
     assert np.all(np.abs(ours - np.mean(log_p, axis=0)) < 5 * error + bias)
 
 
+@pytest.mark.thorough
 @mostly_double
 @pytest.mark.parametrize("name", CASES)
 def test_a_latent_known_exactly(name, precision):

@@ -66,6 +66,7 @@ def test_loo_of_a_fit_is_that_of_the_other_data():
     assert 0 < 2 * closer < error
 
 
+@pytest.mark.thorough
 def test_loo_of_draws_is_that_of_the_other_data():
     """Counts, and one inducing input, so that the densities are sums over a grid."""
     x, z, y = np.array([[0.0], [0.2], [0.4], [0.6]]), np.zeros((1, 1)), [2.0, 4, 2, 1]
@@ -181,6 +182,7 @@ def test_a_datum_without_a_finite_term_has_no_density():
     assert found.pareto_k[2] == np.inf
 
 
+@pytest.mark.thorough
 def test_a_scaled_datum_leaves_with_its_scale():
     """The optimal q(v) ∝ N(v; 0, I) exp Σ s_n ℓ_n, and a site without a latent."""
     y = np.sin(6 * X[:, 0]) + SD * RNG.normal(size=len(X))

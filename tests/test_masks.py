@@ -144,6 +144,7 @@ def test_a_masked_model_predicts_all_rows(fits):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "make", [pytest.param(np.asarray, marks=pytest.mark.thorough), jnp.asarray]
 )

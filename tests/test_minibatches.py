@@ -213,6 +213,7 @@ def test_rows_of_the_plate_are_no_rows_of_other_arrays(kind):
         fit(model=indexed, num_steps=3, **own)
 
 
+@pytest.mark.thorough
 def test_rows_among_the_arguments_are_rows_of_other_arrays():
     offset = jnp.linspace(0.0, 1.0, N)
 

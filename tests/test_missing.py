@@ -177,6 +177,7 @@ def test_a_table_with_holes_is_one_site_for_each_output():
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_table_with_holes_is_that_of_its_sites():
     def guide(*_):
         loc = jnp.linspace(-1.0, 1.0, 10).reshape(2, 5)

@@ -608,6 +608,7 @@ LARGE = {  # the likelihood, data about the mean, log p, and the variance of log
 }
 
 
+@pytest.mark.thorough
 @single_first
 @pytest.mark.parametrize("name", LARGE)
 def test_large_totals_and_concentrations(name, precision):

@@ -703,6 +703,7 @@ def test_two_narrow_classes_beside_a_wide_one(precision):
     np.testing.assert_allclose(second, 1.0, atol=1e-5)
 
 
+@pytest.mark.thorough
 @mostly_double
 @pytest.mark.parametrize("size", [1.0, 0.1])
 def test_a_class_that_is_pinned(size, precision):

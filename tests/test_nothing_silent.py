@@ -777,6 +777,7 @@ def test_integers_of_few_bits_are_subtracted(of, dtype):
     np.testing.assert_allclose((offset - f).mean, numbers - f.mean)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "y", "dtypes"),
     [

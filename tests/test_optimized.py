@@ -42,6 +42,7 @@ def test_optimisations_change_nothing_but_rounding(plain, optimized):
         np.testing.assert_allclose(values, plain[name], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_the_slope_of_an_angle_between_equal_rows_is_no_noise(optimized):
     x = np.random.default_rng(26).normal(size=(20, 6))
     weights = jnp.linspace(0.7, 1.3, 6) * 6**0.5

@@ -66,6 +66,7 @@ def in_a_line_of_memory(x):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", [in_a_line_of_memory, np.array, pd.DataFrame])
 def test_inputs_may_be_written_into_after_the_call(of):
     x = of(X_NEW.copy())  # tables of an old pandas share its memory
@@ -273,6 +274,7 @@ def test_latent_covariance_has_the_spread_of_the_draws():
     np.testing.assert_allclose(covariance, exact, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_numbers_of_another_site_or_count_are_others():
     """Programs are found by what determines them: with nothing left out."""
     z, x, y = GAUSSIAN_Z[:2], X_NEW[:3], np.array([0.4, -1.0, 2.0])
@@ -355,6 +357,7 @@ def test_probability_of_one():
     )
 
 
+@pytest.mark.thorough
 def test_probabilities_of_three_classes():
     def model(x, y=None):
         kernel = gp.kernels.RBF(VARIANCE, LENGTHSCALE)
@@ -712,6 +715,7 @@ def test_deterministic_sites_are_computed_at_the_new_inputs():
     assert np.max(np.abs(paths - 5.0 * far[:, 0])) < 6.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rest", [None, AutoNormal])
 def test_a_latent_value_of_every_datum_belongs_to_these_data(rest):
     def model(x, y=None):

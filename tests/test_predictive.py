@@ -14,13 +14,11 @@ from scipy.special import expit, gammaln, log_ndtr, logsumexp
 from svgp_ppl import likelihoods as lk
 from svgp_ppl.expectations import (
     closed_form_cdf,
-    predictive_cdf,
-    variational_expectation,
-)
-from svgp_ppl.expectations.predictive import (
     log_predictive_density,
+    predictive_cdf,
     predictive_mean_and_variance,
     predictive_probabilities,
+    variational_expectation,
 )
 from svgp_ppl.marginals import Marginal
 from tests import test_more_likelihoods
@@ -339,6 +337,7 @@ def test_two_components_that_hardly_vary():
     assert 192 in calls
 
 
+@pytest.mark.thorough
 def test_small_steps_between_the_nodes_of_two_components():
     """Departures of few nats that Gauss–Hermite does not resolve: a gate, a mixture."""
 
@@ -691,6 +690,7 @@ def test_the_cdf_of_a_mixture_is_that_of_its_components():
     np.testing.assert_allclose(found, np.stack(parts), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [0.02, 0.1, 0.5])
 def test_a_mode_that_is_a_kink(scale):
     """∫ N(f; 0, 1) e^(−|y − f|/s) / (2s) df, the normal distribution function."""
@@ -722,6 +722,7 @@ def test_where_second_derivatives_overflow(precision):
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_probabilities_of_logistic_labels_need_no_search_for_a_mode():
     """A map of 2500 cells under 300 draws took 46 processor seconds by that."""
     likelihood, support = lk.Bernoulli(), dist.constraints.boolean

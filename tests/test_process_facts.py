@@ -46,6 +46,7 @@ def fitted():
     return gp.fit(random.key(0), model, None, TABLE, Y, **STEPS)
 
 
+@pytest.mark.thorough
 def test_columns_in_another_order_are_refused(fitted, tmp_path):
     assert fitted.input_columns == {"f": [["lon", "lat"]]}
     fitted.save(tmp_path / "fit")

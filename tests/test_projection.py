@@ -94,6 +94,7 @@ def derivatives(moments, kind):
     return jax.jit(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
@@ -195,6 +196,7 @@ def test_parts_of_a_diagonal_joint_q_are_their_own_diagonals():
         np.testing.assert_allclose(of_ours, variance, 1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["point", "full"])
 def test_vectorised_derivatives_are_those_of_each(kind):
     lengthscales = jnp.array([[1.5, 2.0], [0.7, 1.0], [3.0, 3.0]])
@@ -525,6 +527,7 @@ def test_column_dots(leading, rows):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [2, 6, 70])
 @pytest.mark.parametrize("argnums", [(0, 1, 2), (2,), (0, 2), (1,)])
 def test_derivatives_of_scaled_distances(width, argnums):

@@ -130,6 +130,7 @@ def test_bounds_and_densities(name):
     np.testing.assert_allclose(ours["predictive"], theirs, rtol=0, atol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gaussian", "studentt"])
 def test_default_jitter_changes_little(name):
     likelihood, y, method = CASES[name]

@@ -13,10 +13,11 @@ from scipy.special import logsumexp
 
 import svgp_ppl as gp
 from svgp_ppl import likelihoods as lk
-from svgp_ppl.expectations import MonteCarlo, variational_expectation
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
+    MonteCarlo,
     log_predictive_density,
     predictive_mean_and_variance,
+    variational_expectation,
 )
 from svgp_ppl.marginals import Marginal
 from tests.conftest import mostly_double

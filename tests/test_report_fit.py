@@ -108,6 +108,7 @@ def off(shift, factor):
     return loc + shift, factor * covariance
 
 
+@pytest.mark.thorough
 def test_what_a_better_q_gains():
     # KL(q ‖ posterior) = log ∫ exp E(v) p(v) dv − bound, where E is quadratic.
     fit, args = settled(moved=off(0.1, 1.3))
@@ -236,6 +237,7 @@ def test_of_a_process_at_one_row_it_is_not_said_that_it_is_constant():
     assert "1 row;" in text and "next to constant" not in text
 
 
+@pytest.mark.thorough
 @mostly_double
 def test_there_is_no_false_alarm(precision):
     for y, options in (
@@ -254,6 +256,7 @@ def test_there_is_no_false_alarm(precision):
         )
 
 
+@pytest.mark.thorough
 def test_rows_of_tables_are_counted():
     fit, (x, y, z, theta) = settled(SMOOTH)
     as_tables = (pd.DataFrame(x), pd.Series(y), z, theta)
@@ -416,6 +419,7 @@ def three_steps():
         return gp.fit(random.key(0), unknown, X, SMOOTH, num_steps=3, progress=False)
 
 
+@pytest.mark.thorough
 def test_three_steps_are_too_few(three_steps):
     found = report(three_steps, X, SMOOTH)
     assert found.findings[0].what.startswith("3 steps are too few to tell")
@@ -590,6 +594,7 @@ def test_rows_of_a_site_that_are_all_seen_stand_for_themselves(num_others):
         np.testing.assert_allclose(site.stands_for * len(site.counts), size)
 
 
+@pytest.mark.thorough
 def test_layers_of_a_deep_model():
     def deep(x, y=None):
         inner = gp.sparse_gp("inner", gp.kernels.RBF(1.0, 1.0), grid(0.0, 2.0, 4))

@@ -79,6 +79,7 @@ def test_gaussian_bounds_are_those_of_titsias(scale):
     assert of_2009 + 1.0 < tighter < exact
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("power", [0.1, np.linspace(0.2, 2.0, 15)])
 def test_a_power_of_the_likelihood_is_another_noise(power):
     """N(y; f, σ²)^t is N(y; f, σ²/t) up to a constant."""
@@ -107,6 +108,7 @@ def test_a_power_of_the_likelihood_is_another_noise(power):
     assert of_2025 < exact
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exposure, highest", [(1.0, 0.8), (200.0, 0.01), (1e5, 2e-4)])
 def test_one_scale_of_counts_is_the_best_one(exposure, highest):
     """E log Poisson(y; c e^f) = y m − c exp(m + s/2) + …, s the variance."""

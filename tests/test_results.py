@@ -217,6 +217,7 @@ OF_COUNTS = {
 FEW = {"Poisson", "Binomial"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -272,6 +273,7 @@ def test_cdf_of_a_sum_over_labels_and_of_a_falling_transform():
     np.testing.assert_allclose(cdf_of(falling, y), exact, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "likelihood", [gp.likelihoods.Poisson(), gp.likelihoods.Gaussian(0.3)]
 )
@@ -326,6 +328,7 @@ def test_a_table_has_the_index_of_the_inputs(fitted):
     assert by_time["mean"].sel(time=2003).item() == pytest.approx(at_new.mean[3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "index",
     [

@@ -220,6 +220,7 @@ def test_chains_start_at_the_fit(fitted, from_fit):
     )
 
 
+@pytest.mark.thorough
 def test_guide_and_params_start_like_the_fit(fitted, from_fit):
     pair = (fitted.guide, fitted.params)
     values, _ = starts(reported_model, *DATA, num_chains=50, init=pair)
@@ -446,6 +447,7 @@ def test_traces_and_compilations_do_not_grow_with_the_draws():
 # -------------------------------------------------------- the target is a function
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", [QuasiMonteCarlo(16), MonteCarlo(16)])
 def test_drawn_nodes_are_fixed_for_a_run(method):
     def model(x, y):

@@ -150,6 +150,7 @@ def test_jitter_and_noise_at_z_are_part_of_the_law(white, jitter):
     agree(draws, exact.latent_mean, exact.latent_covariance)
 
 
+@pytest.mark.thorough
 @both_methods
 def test_processes_are_independent_given_their_values(method, options):
     # 1 comparison at 5 standard errors: fails by chance once in 2e6 keys.

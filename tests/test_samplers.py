@@ -178,6 +178,7 @@ def test_mclmc_wants_two_values():
 # --------------------------------------------------------------------------- tuning
 
 
+@pytest.mark.thorough
 def test_bayesian_optimisation_finds_the_top_of_a_noisy_hill():
     rng = np.random.default_rng(0)
     grid = [log_grid((1e-3, 1.0)), step_grid((2, 40))]
@@ -361,6 +362,7 @@ def test_settings_that_nobody_chose_stay_what_they_are():
     assert Gibbs() == Gibbs("hmc", (1e-3, 1.0), (2, 40), (1e-2, 3.0), 30, 1000.0, ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["gibbs of slices", pytest.param("mclmc", marks=pytest.mark.slow)]
 )

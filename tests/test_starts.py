@@ -262,6 +262,7 @@ def test_pathfinder_finds_a_gaussian_posterior():
     assert np.max(np.abs(z.mean(0))) < 5 / np.sqrt(40) and 0.5 < z.std() < 1.5
 
 
+@pytest.mark.thorough
 def test_paths_at_once_are_those_one_after_the_other(monkeypatch):
     data = (GAUSSIAN_X, GAUSSIAN_Y)
     target = Target(random.key(0), gaussian_model, data, {}, {})

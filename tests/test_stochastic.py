@@ -196,6 +196,7 @@ def run(sampler, num_warmup=300, num_samples=2000, logdensity_fn=noisy, **option
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sampler, precision",
     [
@@ -317,6 +318,7 @@ def test_without_control_variates_no_step_sees_all_data():
     assert len(calls) == 1  # the check of the start
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sampler", [SGLD(0.1), pytest.param(SGHMC(), marks=pytest.mark.thorough)]
 )

@@ -56,6 +56,7 @@ def test_a_conjugate_fit_in_parts_is_that_of_all_data():
         np.testing.assert_allclose(found, exact, atol=5e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_white", [True, False])
 def test_what_u_has_beyond_f_is_kept(is_white):
     """u = f(z) + jitter + white noise: the factor is on u, and not on f(z)."""
@@ -128,6 +129,7 @@ def test_what_was_learnt_stays_where_z_moves_away():
     assert error(new, seen, FIRST) < 0.7 * error(forgetful, seen, FIRST)
 
 
+@pytest.mark.thorough
 def test_what_was_frozen_stays_so_unless_it_is_named():
     """As where a fit is continued."""
     options = {"optimizer": optax.adam(0.1), "num_steps": 1}

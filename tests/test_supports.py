@@ -79,6 +79,7 @@ def test_a_cdf_that_is_nan_where_it_matters_is_refused():
     assert np.all((low > 0.0) & (high - low > 0.1))
 
 
+@pytest.mark.thorough
 @both_precisions
 def test_nodes_at_which_a_density_is_infinite_do_not_matter(precision):
     # p(y | f) rises to one side of f, where a tail in its denominator underflows

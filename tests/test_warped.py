@@ -16,10 +16,10 @@ from scipy.special import ndtr
 
 from svgp_ppl import likelihoods as lk
 from svgp_ppl import observe, sparse_gp
-from svgp_ppl.expectations import variational_expectation
-from svgp_ppl.expectations.predictive import (
+from svgp_ppl.expectations import (
     log_predictive_density,
     predictive_mean_and_variance,
+    variational_expectation,
 )
 from svgp_ppl.likelihoods.warped import BoxCox, TanhSum
 from svgp_ppl.marginals import Marginal

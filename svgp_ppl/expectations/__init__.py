@@ -1,10 +1,13 @@
 """Expectations under the marginal of a latent, by quadrature or by draws.
 
 ``variational``  E_q log p(y|f), the variational expectation
-``predictive``   log E_q p(y|f), the log predictive density, and the moments of y
+``predictive``   log E_q p(y|f), the log predictive density, and probabilities
+``moments``      the mean and variance of y
 ``cumulative``   P(y <= a), for quantiles
 ``incomplete``   P(y <= a) of one distribution, with large parameters too
-``log_average``  log E p(y|f) for one component, ``box`` for two or three
+``log_average``  log E p(y|f) for one component, ``box`` for two or three,
+                 ``importance`` for more
+``modes``        a mode of the integrand in several components
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``dispatch``     which formulas a likelihood has
 ``nodes``        quadrature nodes and draws, and the choice between them
@@ -19,6 +22,7 @@ from svgp_ppl.expectations.log_average import (
     is_log_concave,
     log_average_by_trapezoid,
 )
+from svgp_ppl.expectations.moments import predictive_mean_and_variance
 from svgp_ppl.expectations.nodes import (
     ClosedForm,
     GaussHermite,
@@ -38,7 +42,6 @@ from svgp_ppl.expectations.nodes import (
 from svgp_ppl.expectations.predictive import (
     closed_form_log_predictive,
     log_predictive_density,
-    predictive_mean_and_variance,
     predictive_probabilities,
 )
 from svgp_ppl.expectations.trapezoid import average_about, nearest_singularity

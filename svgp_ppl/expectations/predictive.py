@@ -1,4 +1,4 @@
-"""log E_q p(y|f) and the moments of y, for predictions.
+"""log E_q p(y|f) and probabilities of labels, for predictions.
 
 Fixed nodes fail here when the likelihood is narrower than the marginal (Gauss–Hermite
 with 20 nodes misses by up to 0.4 nats on a Student-t). The nodes therefore gather where
@@ -18,36 +18,34 @@ from jaxtyping import Array, Float
 
 from svgp_ppl.expectations.box import log_average_on_box
 from svgp_ppl.expectations.dispatch import by_likelihood
+from svgp_ppl.expectations.importance import log_average_by_importance
 from svgp_ppl.expectations.log_average import (
-    climb,
     highest_peaks,
     is_log_concave,
     log_average_by_trapezoid,
 )
+from svgp_ppl.expectations.modes import mode_of_integrand, of_normals
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
-    default_method,
     hermite_grid,
     normal_nodes,
     num_components,
     points,
 )
 from svgp_ppl.expectations.trapezoid import nearest_singularity
-from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product, weighted_sum
+from svgp_ppl.linalg import small_product
 from svgp_ppl.marginals import Marginal
 from svgp_ppl.rows import in_batches
 
 __all__ = [
     "closed_form_log_predictive",
     "log_predictive_density",
-    "moments_of_label",
-    "predictive_mean_and_variance",
     "predictive_probabilities",
 ]
 
-# Quasi-Monte Carlo for four and more components, in blocks to bound the memory.
-_NUM_POINTS = 4096
-_POINTS_AT_A_TIME = 256
+# Points for probabilities of labels with four and more components, in blocks to bound
+# the memory.
+_NUM_POINTS, _POINTS_AT_A_TIME = 4096, 256
 # Modes of the integrand that are looked for where nothing is known of a likelihood. The
 # time grows like the square of their number, and that of two other grids.
 _NUM_PEAKS = 2
@@ -61,9 +59,6 @@ _NUM_NODES, _NUM_TO_CHECK = {2: 20, 3: 12}, {2: 17, 3: 11}
 # 1/8 of a standard deviation, are at most those of a curvature of 3.
 _BROAD, _DEPARTURE, _NEAR, _AGREEMENT = 2.0, 3.0, 5.0, 1e-5
 _NUM_ON_AXIS, _SECOND_DIFFERENCE = 81, 0.05
-# Nodes for moments of data with one component, up to so many standard deviations: those
-# of σ(10 f) are right to 5e-5 for any f of unit variance, and to 0.03 by Gauss–Hermite.
-_MOMENT_REACH, _NUM_FOR_MOMENTS = 10.0, 96
 # Labels whose probabilities are computed together, sharing the points.
 _LABELS_AT_A_TIME = 16
 
@@ -85,8 +80,13 @@ def log_predictive_density(
     trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three,
     Gauss–Hermite at the mode of q(f) p(y|f) if the integrand is near to a Gaussian, and
     a grid on the box that holds the mass if not, with derivatives in forward mode only;
-    for more, quasi-Monte Carlo with 4096 points.
+    for more, importance sampling with 2048 points.
     """
+    return _log_average(likelihood, y, marginal, log_average_by_importance)
+
+
+def _log_average(likelihood, y: Array, marginal: Marginal, of_many: Callable) -> Array:
+    """log E_q p(y_n | f_n), [N], with a rule for four and more components."""
     value = closed_form_log_predictive(likelihood, y, marginal)
     if value is None:
         width = num_components(marginal)
@@ -94,10 +94,9 @@ def log_predictive_density(
             starts = _starts(likelihood, y, marginal)
             value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
-            log_likelihood = _of_normals(likelihood, y, marginal)
-            value = _by_hermite_or_box(log_likelihood, marginal.mean)
+            value = _by_hermite_or_box(likelihood, y, marginal)
         else:
-            value = _by_quasi_monte_carlo(likelihood, y, marginal)
+            value = of_many(likelihood, y, marginal)
     return marginal.log_average(value)
 
 
@@ -111,98 +110,7 @@ def _starts(likelihood, y: Array, marginal: Marginal) -> Array | None:
     return jax.lax.stop_gradient(highest_peaks(likelihood, y, marginal, _NUM_PEAKS))
 
 
-@by_likelihood
-def predictive_mean_and_variance(likelihood, marginal: Marginal) -> tuple[Array, Array]:
-    """E y_n and Var y_n, each [N] (and event axes), by the laws of total moments.
-
-    Var y = E[ Var(y|f) + (E(y|f) − E y)² ], a sum of what is not negative.
-    """
-    width = num_components(marginal)
-
-    def of_nodes(e):
-        at_nodes = likelihood(points(marginal, e.astype(marginal.mean.dtype)))
-        return jnp.broadcast_arrays(*_moments(at_nodes))
-
-    if width == 1:
-        return marginal.total(*_over_even_nodes(of_nodes))
-    nodes, weights = normal_nodes(default_method(width), width)
-    means, variances = of_nodes(nodes)
-    weights = weights.astype(means.dtype)
-    mean = weighted_sum(weights, means)
-    about_the_mean = variances + jnp.square(means - mean)
-    return marginal.total(mean, weighted_sum(weights, about_the_mean))
-
-
-def _over_even_nodes(of_nodes: Callable) -> tuple[Array, Array]:
-    """Mean and variance over evenly spaced standard normal nodes, one after the other.
-
-    The recursion of West (1979). What is far and unlikely is weighed before it is
-    squared: in single precision its square may be infinite.
-
-    Args:
-        of_nodes: From nodes [S, 1] to means and variances given them, [S, ...].
-    """
-    nodes = np.linspace(-_MOMENT_REACH, _MOMENT_REACH, _NUM_FOR_MOMENTS)
-    density = np.exp(-0.5 * np.square(nodes))
-    weights, shares = density / np.sum(density), density / np.cumsum(density)
-    roots = np.sqrt(weights * (1.0 - shares))
-
-    def of_node(e):
-        return [value[0] for value in of_nodes(e[None, None])]
-
-    def add(so_far, node):
-        (mean, variance), (e, weight, share, root) = so_far, node
-        of_mean, of_variance = of_node(e)
-        shift = of_mean - mean
-        variance = variance + weight * of_variance + jnp.square(root * shift)
-        return (mean + share * shift, variance), None
-
-    mean, variance = of_node(jnp.asarray(nodes[0]))
-    columns = (nodes, weights, shares, roots)
-    rest = [jnp.asarray(column[1:], mean.dtype) for column in columns]
-    return jax.lax.scan(add, (mean, float(weights[0]) * variance), rest)[0]
-
-
-def _moments(given: Any) -> tuple[Any, Any]:
-    """E(y|f) and Var(y|f); of the number of a class, for which NumPyro has NaN.
-
-    Raises:
-        NotImplementedError: They are not known, as those of an angle, for which NumPyro
-            has the direction and a measure of spread between 0 and 1.
-    """
-    inner = given
-    while isinstance(inner, dist.Independent | dist.MaskedDistribution):
-        inner = inner.base_dist
-    if isinstance(inner, dist.CategoricalProbs | dist.CategoricalLogits):
-        return moments_of_label(jnp.asarray(inner.probs))
-    support = getattr(given.support, "base_constraint", given.support)
-    if support is dist.constraints.circular:
-        raise NotImplementedError(
-            "an angle has no mean and variance as a number has: NumPyro's are its "
-            "direction and a spread between 0 and 1; take those of draws"
-        )
-    return given.mean, given.variance
-
-
-def moments_of_label(probs: Array) -> tuple[Array, Array]:
-    """Mean and variance of the number of a class, for ordered classes."""
-    labels = jnp.arange(probs.shape[-1], dtype=probs.dtype)
-    mean = jnp.sum(probs * labels, axis=-1)
-    squares = jnp.square(labels - mean[..., None])
-    return mean, jnp.sum(probs * squares, axis=-1)
-
-
-def _of_normals(likelihood, y, marginal: Marginal) -> Callable:
-    """log p(y | f = m + C e) as a function of standard normals e [.., N, Q]."""
-    if marginal.covariance is None:
-        eye = jnp.eye(num_components(marginal), dtype=marginal.mean.dtype)
-        factor = safe_sqrt(marginal.variance)[..., None] * eye
-    else:
-        factor = small_cholesky(marginal.covariance)
-    return lambda e: likelihood(marginal.mean + small_product(factor, e)).log_prob(y)
-
-
-def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
+def _by_hermite_or_box(likelihood: Callable, y: Array, marginal: Marginal) -> Array:
     """The box rule, in two or three components that may have several modes and ridges.
 
     Standard normals may be rotated: here to the principal axes of the curvature at a
@@ -212,7 +120,8 @@ def _by_hermite_or_box(log_likelihood: Callable, like: Array) -> Array:
     Gauss–Hermite show that the integrand is near to a Gaussian, and are enough: that is
     found for each datum, whatever the others are, and the box left out if for all.
     """
-    width, mode = like.shape[-1], _mode(log_likelihood, like)
+    log_likelihood, like = of_normals(likelihood, y, marginal), marginal.mean
+    width, mode = like.shape[-1], mode_of_integrand(likelihood, y, marginal)
     _, values, vectors = mode
     near, departure = _at_mode(log_likelihood, *mode, _NUM_NODES[width])
     check, _ = _at_mode(log_likelihood, *mode, _NUM_TO_CHECK[width])
@@ -279,42 +188,13 @@ def _second_differences(
     return jnp.max(jnp.abs(jnp.diff(log_likelihood(e), n=2, axis=0)), axis=(0, 1))
 
 
-def _mode(log_likelihood: Callable, like: Array) -> tuple[Array, Array, Array]:
-    """A mode of −e²/2 + ℓ(e), and the principal curvatures and axes there.
-
-    Newton's method from the middle of the marginal, with absolute curvatures of at
-    least 1. It may end at a saddle, such as that of N(y; f g, σ²) at zero.
-
-    Returns:
-        [.., N, Q], [.., N, Q] and [.., N, Q, Q] without derivatives.
-    """
-    eye = jnp.eye(like.shape[-1], dtype=like.dtype)
-    objective = _integrand(log_likelihood)
-    slope = jax.grad(lambda e: jnp.sum(objective(e)))
-
-    def principal(e):
-        along = [jnp.broadcast_to(unit, e.shape) for unit in eye]
-        columns = [jax.jvp(slope, (e,), (unit,))[1] for unit in along]
-        hessian = jnp.stack(columns, axis=-1)
-        is_known = jnp.all(jnp.isfinite(hessian), axis=(-2, -1), keepdims=True)
-        values, vectors = jnp.linalg.eigh(jnp.where(is_known, hessian, eye))
-        return jnp.maximum(jnp.abs(values), 1.0), vectors
-
-    def newton(e):
-        values, vectors = principal(e)
-        rotated = small_product(jnp.swapaxes(vectors, -1, -2), slope(e)) / values
-        return small_product(vectors, rotated)
-
-    centre = climb(objective, newton, jnp.zeros_like(like))
-    return jax.lax.stop_gradient((centre, *principal(centre)))
-
-
 def _integrand(log_likelihood: Callable) -> Callable:
     """ℓ(e) − ‖e‖²/2."""
     return lambda e: log_likelihood(e) - 0.5 * jnp.sum(jnp.square(e), axis=-1)
 
 
 def _by_quasi_monte_carlo(likelihood, y, marginal: Marginal) -> Array:
+    """The same points for all labels, whose probabilities then sum to one."""
     nodes, _ = normal_nodes(QuasiMonteCarlo(_NUM_POINTS), num_components(marginal))
     blocks = nodes.astype(marginal.mean.dtype).reshape(
         -1, _POINTS_AT_A_TIME, nodes.shape[1]
@@ -341,7 +221,8 @@ def predictive_probabilities(likelihood, support, marginal: Marginal) -> Array |
 
     def probability(label) -> Array:
         y = jnp.full(count, label)
-        return jnp.exp(log_predictive_density(likelihood, y, marginal))
+        value = _log_average(likelihood, y, marginal, _by_quasi_monte_carlo)
+        return jnp.exp(value)
 
     if support is dist.constraints.boolean:
         return probability(1)

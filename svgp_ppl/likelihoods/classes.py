@@ -18,7 +18,7 @@ from svgp_ppl.expectations import (
     predictive_mean_and_variance,
     predictive_probabilities,
 )
-from svgp_ppl.expectations.predictive import moments_of_label
+from svgp_ppl.expectations.moments import moments_of_label
 from svgp_ppl.likelihoods.gumbel import log_mean_softmax_of_independent
 from svgp_ppl.likelihoods.largest import probability_of_largest
 from svgp_ppl.likelihoods.softmax import (
