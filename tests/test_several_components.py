@@ -14,6 +14,7 @@ from svgp_ppl.expectations import (
     log_predictive_density,
     predictive_mean_and_variance,
 )
+from svgp_ppl.expectations.modes import mode_of_integrand
 from svgp_ppl.marginals import Marginal
 
 
@@ -101,6 +102,23 @@ def test_slopes_and_missing_values_of_a_density():
     np.testing.assert_allclose(found, exact, atol=0.02)
     one_missing = slopes(marginal.mean, y.at[1, 2].set(jnp.nan))
     np.testing.assert_allclose(one_missing[::2], found[::2], rtol=1e-6)
+
+
+def test_the_mode_and_its_curvatures(precision):
+    """Of a Gaussian in e, N(y; m + C e, σ² I): I + CᵀC/σ² has what they are."""
+    marginal, f = correlated(3, 1.0, num_data=4)
+    find = jax.jit(
+        partial(mode_of_integrand, lambda f: dist.Normal(f, 0.5).to_event(1))
+    )
+    centre, values, vectors = find(jnp.asarray(f), marginal)
+    factor = np.linalg.cholesky(np.asarray(marginal.covariance, float))
+    curvature = np.eye(3) + np.swapaxes(factor, -1, -2) @ factor / 0.25
+    shift = (f - np.asarray(marginal.mean))[..., None] / 0.25
+    exact = np.linalg.solve(curvature, np.swapaxes(factor, -1, -2) @ shift)[..., 0]
+    tight = {"rtol": 1e-3, "atol": 1e-3} if precision == 32 else {"rtol": 1e-8}
+    np.testing.assert_allclose(centre, exact, **tight)
+    rebuilt = (vectors * values[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    np.testing.assert_allclose(rebuilt, curvature, **tight)
 
 
 # ---------------------------------------------------------------------------- moments
@@ -192,10 +210,12 @@ def test_moments_have_slopes_in_reverse_mode():
 
 
 def test_moments_that_do_not_exist():
-    """The variance of a Student-t with two degrees of freedom is infinite."""
+    """The variance of a Student-t with two degrees of freedom, the mean with one."""
     ones = jnp.ones((1, 4))
     mean, variance = moments(
         lambda f: dist.StudentT(2.0, f, 1.0).to_event(1), ones, ones
     )
     np.testing.assert_allclose(mean, ones, rtol=1e-6)
     assert jnp.all(jnp.isinf(variance))
+    mean, _ = moments(lambda f: dist.StudentT(1.0, f, 1.0).to_event(1), ones, ones)
+    assert jnp.all(jnp.isinf(mean))
