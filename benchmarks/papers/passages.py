@@ -79,16 +79,19 @@ def image_gains(folder: Path) -> list[list[str]]:
     head = ["M", "splits", *(f"{KERNELS[kernel]}, {z}" for kernel, z in kinds)]
     lines = [head, ["---"] * len(head)]
     for m, rows in by_m.items():
-        gains = {(row.case["kernel"], row.case["z"]): _gain(row) for row in rows}
+        gains = {}
+        for row in rows:
+            own = [r for r in runs if results.case_of(experiment, r) == row.case]
+            gains[row.case["kernel"], row.case["z"]] = _gain(row, own)
         lines.append([str(m), _splits(rows), *(gains.get(k, "") for k in kinds)])
     return lines
 
 
-def _gain(row: Row) -> str:
-    """Marked where the chains disagree."""
-    cells = {cell.measure.name: cell for cell in row.cells}
-    mark = " ¹" if cells["R-hat"].ours.mean > 1.1 else ""
-    return shown(cells["gain"].ours, cells["gain"].measure) + mark
+def _gain(row: Row, runs: list[dict]) -> str:
+    """Marked where the chains of a run disagree."""
+    (gain,) = (cell for cell in row.cells if cell.measure.name == "gain")
+    disagree = any(run["numbers"]["R-hat"] > 1.1 for run in runs)
+    return shown(gain.ours, gain.measure) + " ¹" * disagree
 
 
 def _splits(rows: list[Row]) -> str:
