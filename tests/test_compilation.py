@@ -581,3 +581,17 @@ def test_the_cache_on_disk_is_filled(tmp_path):
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+def test_sums_beside_products_with_the_data_are_compiled_rightly():
+    """jaxlib 0.10.2 fuses them wrongly in float32, as in log p of dist.Beta."""
+
+    def difference(f, y):
+        return jnp.sum(y * (f - 1.0), axis=-1) - jnp.sum(jnp.exp(f), axis=-1)
+
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(128, 300, 4)).astype(np.float32)
+    y = rng.normal(size=(300, 4)).astype(np.float32)
+    exact = np.sum(y * (f - 1.0), axis=-1) - np.sum(np.exp(f), axis=-1)
+    found = compilation.call(difference, ("a difference",), f, y)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)

@@ -65,8 +65,12 @@ TRACING = threading.RLock()
 _REFUSALS = "are valid indices", "valid JAX type", "abstract array"
 
 # Options of XLA, and more of them for programs that are run once (record 0015). They
-# are not part of any interface: one that this XLA does not know is taken out.
-_options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
+# are not part of any interface: one that this XLA does not know is taken out. Some
+# fusions of YNN are wrong in jaxlib 0.10.2: there are none.
+_options: dict[str, Any] = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_experimental_ynn_fusion_type": "",
+}
 _quickly: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 _found: OrderedDict[tuple, "_Found"] = OrderedDict()
