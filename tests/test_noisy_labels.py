@@ -570,7 +570,7 @@ def test_softmax_bound_at_large_variance(precision):
 
 @pytest.mark.thorough
 def test_softmax_of_many_classes_sums_to_one():
-    """Seven components: 4096 points, in blocks, the same for every class."""
+    """Seven components: 4096 points for every class; a density has its own."""
     rng = np.random.default_rng(7)
     marginal, factor = _correlated(rng, 7)
 
@@ -588,7 +588,7 @@ def test_softmax_of_many_classes_sums_to_one():
 
     probs, density, inside, bound = run()
     np.testing.assert_allclose(np.sum(probs, axis=1), 1.0, atol=1e-9)
-    np.testing.assert_allclose(np.log(probs[:, 2]), density, rtol=1e-9)
+    np.testing.assert_allclose(np.log(probs[:, 2]), density, atol=1e-3)
     assert np.all(bound < inside) and np.all(inside < density)
     draws = 100_000
     e = rng.normal(size=(draws, 6, 7))
