@@ -7,6 +7,7 @@ data, a fit and draws.
 import ast
 import doctest
 import inspect
+import io
 import re
 import warnings
 from pathlib import Path
@@ -110,3 +111,37 @@ def public(module, prefix=""):
 def test_public_names_have_examples():
     without = {n for n, value in public(gp) if ">>> " not in (value.__doc__ or "")}
     assert sorted(without) == sorted(WITHOUT.split())
+
+
+def rendered():
+    """The docstrings of the reference: public modules, names and methods."""
+    for module in map(vars(gp).get, gp.__all__):
+        if inspect.ismodule(module):
+            yield module.__name__, module.__doc__, "module"
+    for name, value in public(gp):
+        yield name, value.__doc__, "class" if inspect.isclass(value) else "function"
+        for method, function in inspect.getmembers(value, inspect.isfunction):
+            if function.__module__.startswith("svgp_ppl"):
+                yield f"{name}.{method}", function.__doc__, "method"
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_docstrings_are_rendered_without_complaint(precision):
+    """A build of the site finds these too, after it has run every page."""
+    core = pytest.importorskip("docutils.core")
+    nodes = pytest.importorskip("docutils.nodes")
+    roles = pytest.importorskip("docutils.parsers.rst.roles")
+    napoleon = pytest.importorskip("sphinx.ext.napoleon")
+    for role in ("attr", "class", "data", "doc", "func", "meth", "mod"):
+        roles.register_generic_role(role, nodes.literal)
+    config, complaints = napoleon.Config(napoleon_use_ivar=True), []
+    for name, docstring, what in rendered():
+        docstring = inspect.cleandoc(docstring or "")
+        text = napoleon.GoogleDocstring(docstring, config, what=what)
+        stream = io.StringIO()
+        options = {"warning_stream": stream, "report_level": 2}
+        core.publish_doctree(str(text), settings_overrides=options)
+        if stream.getvalue():
+            complaints.append(f"{name}: {stream.getvalue()}")
+    assert not complaints, "\n".join(complaints)

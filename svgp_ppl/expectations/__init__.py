@@ -5,8 +5,9 @@
 ``moments``      the mean and variance of y
 ``cumulative``   P(y <= a), for quantiles
 ``incomplete``   P(y <= a) of one distribution, with large parameters too
-``log_average``  log E p(y|f) for one component, ``box`` for two or three,
-                 ``importance`` for more
+``log_average``  log E p(y|f) for one component
+``box``          the same for two or three
+``importance``   and for more
 ``modes``        a mode of the integrand in several components
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``dispatch``     which formulas a likelihood has
