@@ -5,6 +5,7 @@ Gauss–Hermite quadrature (Naylor & Smith 1982; Liu & Pierce 1994).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,13 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from svgp_ppl.expectations.broad import average_if_broad
+from svgp_ppl.expectations.climb import (
+    best_of_likelihood,
+    climb,
+    derivatives,
+    log_likelihood_at,
+)
 from svgp_ppl.expectations.dispatch import by_likelihood
 from svgp_ppl.expectations.nodes import shifted
 from svgp_ppl.expectations.trapezoid import (
@@ -21,7 +29,7 @@ from svgp_ppl.expectations.trapezoid import (
 )
 from svgp_ppl.marginals import Marginal
 
-__all__ = ["climb", "highest_peaks", "is_log_concave", "log_average_by_trapezoid"]
+__all__ = ["highest_peaks", "is_log_concave", "log_average_by_trapezoid"]
 
 # Half-width, in standard deviations, outside which a Gaussian holds 1e-22.
 _REACH = 10.0
@@ -35,11 +43,8 @@ _NEGLIGIBLE = 1e-6
 # width s at distance d is seen by the other grid as (s/d)^3; the blending adds an error
 # of exp(−2π² / (4 · spacing)).
 _SHARPNESS = 4
-_NEWTON_STEPS = 25
 # Widths of a peak down to 2⁻¹⁴ standard deviations.
 _NUM_HALVINGS = 15
-# The longest step towards the data, in standard deviations of the marginal.
-_LEAP = 1000.0
 # Points of the scan for peaks, an eighth of a standard deviation apart.
 _NUM_SCANNED = 161
 
@@ -55,11 +60,15 @@ def is_log_concave(likelihood) -> bool:
 
 
 def log_average_by_trapezoid(
-    likelihood: Callable, y: Array, marginal: Marginal, starts: Array | None = None
+    likelihood: Callable,
+    y: Array,
+    marginal: Marginal,
+    starts: Array | Callable[[Marginal], Array] | None = None,
 ) -> Array:
     """log ∫ N(e; 0, 1) p(y | m + s e) de under each component, [N] or [K, N].
 
-    The trapezoidal rule in t with e = c + r sinh t, c a mode of the integrand and r the
+    An even grid where p is broad within all marginals (``broad``). Otherwise the
+    trapezoidal rule in t with e = c + r sinh t, c a mode of the integrand and r the
     scale of its curvature, resolves the likelihood and the marginal however different
     their widths. If they disagree there are two modes, the marginal's and the
     likelihood's; a registered singularity and ``starts`` add others. Each has its own
@@ -76,8 +85,21 @@ def log_average_by_trapezoid(
         y: Data, [N].
         marginal: Distribution of a latent with one component.
         starts: Further places from which to climb to a mode, in standard deviations
-            from the mean, [C, N] or [C, K, N]; see :func:`highest_peaks`.
+            from the mean, [C, N] or [C, K, N], or a function that finds them; see
+            :func:`highest_peaks`.
     """
+
+    def at_modes(mean, variance):
+        return _at_modes(likelihood, y, Marginal(mean, variance), starts)
+
+    is_concave = is_log_concave(likelihood)
+    return average_if_broad(at_modes, likelihood, y, marginal, is_concave)
+
+
+def _at_modes(likelihood: Callable, y: Array, marginal: Marginal, starts: Any) -> Array:
+    """The same by grids about modes."""
+    if callable(starts):
+        starts = jax.lax.stop_gradient(starts(marginal))
     centre, scale = jax.lax.stop_gradient(_centres(likelihood, y, marginal, starts))
     low = jnp.arcsinh((jnp.minimum(-_REACH, centre - _REACH) - centre) / scale)
     high = jnp.arcsinh((jnp.maximum(_REACH, centre + _REACH) - centre) / scale)
@@ -112,16 +134,6 @@ def _shares(e: Array, centre: Array, scale: Array) -> Array:
     return 1.0 / total
 
 
-def _known(likelihood: Callable, y: Array, marginal: Marginal) -> Callable:
-    """e -> log p(y | m + s e), −∞ where it is NaN or +∞."""
-
-    def log_likelihood(e):
-        log_p = likelihood(shifted(marginal, e)).log_prob(y)
-        return jnp.where(log_p < jnp.inf, log_p, -jnp.inf)
-
-    return log_likelihood
-
-
 def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> Array:
     """Local maxima of −e²/2 + log p(y | m + s e) on a grid, the highest, [C, ..].
 
@@ -137,7 +149,7 @@ def highest_peaks(likelihood, y: Array, marginal: Marginal, num_peaks: int) -> A
         place, width = in_deviations(mean, marginal.variance, singularity)
         grid = jnp.concatenate([grid, place + width * jnp.sinh(grid)])
         grid = jnp.sort(jnp.clip(grid, -_REACH, _REACH), axis=0)
-    heights = _known(likelihood, y, marginal)(grid) - 0.5 * jnp.square(grid)
+    heights = log_likelihood_at(likelihood, y, marginal)(grid) - 0.5 * jnp.square(grid)
     ends = jnp.full_like(heights[:1], -jnp.inf)
     before = jnp.concatenate([ends, heights[:-1]])
     after = jnp.concatenate([heights[1:], ends])
@@ -154,7 +166,7 @@ def _centres(likelihood, y, marginal: Marginal, starts: Array | None):
     singularity of a likelihood, if there is one: a step that is much narrower than the
     marginal has no mode of its own.
     """
-    log_likelihood = _known(likelihood, y, marginal)
+    log_likelihood = log_likelihood_at(likelihood, y, marginal)
     find = _one_mode if is_log_concave(likelihood) else _modes
     centre, scale = find(log_likelihood, marginal.mean, starts)
     singularity = nearest_singularity(likelihood, y)
@@ -174,7 +186,7 @@ def _modes(
     Reached from the middle of the marginal, from the maximum of the likelihood (often
     the same mode) and from ``starts``.
     """
-    best = _best_of_likelihood(log_likelihood, like)
+    best = best_of_likelihood(log_likelihood, _best_of_grid(log_likelihood, like))
     begin = jnp.stack([jnp.zeros_like(best), best])
     begin = begin if starts is None else jnp.concatenate([begin, starts])
     centre, scale = _modes_from(begin, log_likelihood)
@@ -203,11 +215,11 @@ def _modes_from(begin: Array, log_likelihood: Callable) -> tuple[Array, Array]:
     objective = _integrand(log_likelihood)
 
     def newton(e):
-        slope, curvature = _derivatives(objective, e)
+        slope, curvature = derivatives(objective, e)
         return slope / jnp.maximum(jnp.abs(curvature), 1.0)
 
     centre = climb(objective, newton, begin)
-    slope, curvature = _derivatives(objective, centre)
+    slope, curvature = derivatives(objective, centre)
     # Unknown where second derivatives overflow.
     precision = jnp.where(jnp.isfinite(curvature), jnp.maximum(-curvature, 1.0), 1.0)
     # A climb that has not converged may end where the curvature is absurd: its grid is
@@ -228,46 +240,8 @@ def _half_width(objective: Callable, centre: Array) -> Array:
     return jnp.min(jnp.where(is_lower, away, 1.0), axis=0)
 
 
-def _best_of_likelihood(log_likelihood: Callable, like: Array) -> Array:
-    """A maximum of ℓ(e), by a climb from the best of a grid over the marginal."""
-
-    def towards_the_data(e):
-        slope, curvature = _derivatives(log_likelihood, e)
-        # A flat likelihood has no maximum: no step is longer than the whole marginal.
-        step = slope / jnp.maximum(jnp.abs(curvature), jnp.finfo(e.dtype).tiny)
-        return jnp.clip(jnp.nan_to_num(step), -_LEAP, _LEAP)
-
-    return climb(log_likelihood, towards_the_data, _best_of_grid(log_likelihood, like))
-
-
 def _best_of_grid(function: Callable, like: Array) -> Array:
     """The maximum of an elementwise function, to half a standard deviation, [..]."""
     grid = jnp.linspace(-_REACH, _REACH, 41, dtype=like.dtype)
     heights = function(grid.reshape(-1, *(1,) * like.ndim) + jnp.zeros_like(like))
     return grid[jnp.argmax(jnp.where(jnp.isnan(heights), -jnp.inf, heights), axis=0)]
-
-
-def _derivatives(function: Callable, e: Array) -> tuple[Array, Array]:
-    """First and second derivative of an elementwise function."""
-    slope = jax.grad(lambda e: jnp.sum(function(e)))
-    return jax.jvp(slope, (e,), (jnp.ones_like(e),))
-
-
-def climb(objective: Callable, direction: Callable, start: Array) -> Array:
-    """Follow a direction uphill; a datum's step is halved if it would go down."""
-
-    def step(carry, _):
-        e, length, height = carry
-        along = direction(e)
-        wide = length.reshape(*length.shape, *(1,) * (e.ndim - length.ndim))
-        moved = e + wide * along
-        reached = objective(moved)
-        better = reached > height
-        e = jnp.where(better.reshape(wide.shape), moved, e)
-        length = jnp.where(better, jnp.minimum(2.0 * length, 1.0), 0.5 * length)
-        return (e, length, jnp.where(better, reached, height)), None
-
-    height = objective(start)
-    first = start, jnp.ones_like(height), height
-    (end, *_), _ = jax.lax.scan(step, first, length=_NEWTON_STEPS)
-    return end

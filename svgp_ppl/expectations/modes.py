@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from svgp_ppl.expectations.log_average import climb
+from svgp_ppl.expectations.climb import climb
 from svgp_ppl.expectations.nodes import num_components
 from svgp_ppl.linalg import safe_sqrt, small_cholesky, small_product
 from svgp_ppl.marginals import Marginal

@@ -91,7 +91,7 @@ def _log_average(likelihood, y: Array, marginal: Marginal, of_many: Callable) ->
     if value is None:
         width = num_components(marginal)
         if width == 1:
-            starts = _starts(likelihood, y, marginal)
+            starts = _starts(likelihood, y)
             value = log_average_by_trapezoid(likelihood, y, marginal, starts)
         elif width <= 3:
             value = _by_hermite_or_box(likelihood, y, marginal)
@@ -100,14 +100,14 @@ def _log_average(likelihood, y: Array, marginal: Marginal, of_many: Callable) ->
     return marginal.log_average(value)
 
 
-def _starts(likelihood, y: Array, marginal: Marginal) -> Array | None:
-    """Peaks from which to climb, where nothing is registered of the likelihood.
+def _starts(likelihood, y: Array) -> Callable[[Marginal], Array] | None:
+    """Finds peaks from which to climb, where nothing is registered of the likelihood.
 
     One of a user may have several modes, such as N(y; f², σ²).
     """
     if is_log_concave(likelihood) or nearest_singularity(likelihood, y) is not None:
         return None
-    return jax.lax.stop_gradient(highest_peaks(likelihood, y, marginal, _NUM_PEAKS))
+    return lambda marginal: highest_peaks(likelihood, y, marginal, _NUM_PEAKS)
 
 
 def _by_hermite_or_box(likelihood: Callable, y: Array, marginal: Marginal) -> Array:

@@ -117,8 +117,11 @@ def _(likelihood: Poisson, y):
 @closed_form_log_predictive.register
 def _(likelihood: Poisson, y, marginal: Marginal):
     log_exposure = jnp.log(likelihood.exposure)
-    start = mode_below_exponential(y, 1.0, log_exposure, marginal)
-    return log_average_by_trapezoid(likelihood, y, marginal, start[None])
+
+    def mode(marginal):
+        return mode_below_exponential(y, 1.0, log_exposure, marginal)[None]
+
+    return log_average_by_trapezoid(likelihood, y, marginal, mode)
 
 
 def mode_below_exponential(slope, power, offset, marginal: Marginal) -> Array:

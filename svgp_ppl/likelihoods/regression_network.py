@@ -216,8 +216,11 @@ def _(likelihood: GPRN, y, marginal: Marginal):
     if q > 1:
         return log_average_on_box(lambda e: given(e).log_prob(y), ones)
     single = Marginal(0.0 * ones[..., 0], ones[..., 0])
-    starts = highest_peaks(given, y, single, _NUM_PEAKS)
-    return log_average_by_trapezoid(given, y, single, jax.lax.stop_gradient(starts))
+
+    def peaks(marginal):
+        return highest_peaks(given, y, marginal, _NUM_PEAKS)
+
+    return log_average_by_trapezoid(given, y, single, peaks)
 
 
 @closed_form_log_predictive.register

@@ -230,8 +230,11 @@ def _(likelihood: Weibull, y, marginal: Marginal):
     # exp(−k f − e^{k (log y − f)}), or the second term alone
     k, y = likelihood.concentration, jnp.asarray(y, marginal.mean.dtype)
     slope = jnp.where(jnp.asarray(likelihood.censored) == 1, 0.0, -k)
-    start = mode_below_exponential(slope, -k, k * jnp.log(y), marginal)
-    return log_average_by_trapezoid(likelihood, y, marginal, start[None])
+
+    def mode(marginal):
+        return mode_below_exponential(slope, -k, k * jnp.log(y), marginal)[None]
+
+    return log_average_by_trapezoid(likelihood, y, marginal, mode)
 
 
 @is_log_concave.register
