@@ -8,7 +8,10 @@
 ``log_average``  log E p(y|f) for one component
 ``box``          the same for two or three
 ``importance``   and for more
+``mixtures``     of a mixture, by its terms
+``broad``        where p(y|f) is broad within the marginal of one component
 ``modes``        a mode of the integrand in several components
+``climb``        climbs to a maximum
 ``trapezoid``    a rule for one component that bends within a wide marginal
 ``dispatch``     which formulas a likelihood has
 ``nodes``        quadrature nodes and draws, and the choice between them

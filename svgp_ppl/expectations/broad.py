@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Float
 
 from svgp_ppl.expectations.climb import best_of_likelihood, log_likelihood_at
@@ -57,33 +58,46 @@ def average_if_broad(
         near = Marginal(mean, variance)
         return log_average_on_even_grid(likelihood, y, near, is_concave)
 
-    # What the likelihood holds may have derivatives: arguments of what has its own.
     given = marginal.mean, marginal.variance
-    on_grid, of_grid = jax.closure_convert(on_grid, *given)
-    rule, of_rule = jax.closure_convert(rule, *given)
+    on_grid, of_grid = _opened(on_grid, *given)
+    by_modes, of_modes = _opened(rule, *given)
 
     @jax.custom_jvp
-    def value(given, of_grid, of_rule):
-        near, is_enough = on_grid(*given, *of_grid)
+    def value(given, of_grid, of_modes):
+        near, is_enough = on_grid(of_grid, *given)
 
-        def by_rule(at):
+        def unless_enough(at):
             # XLA would take what does not depend on the loop out of it, and do it.
             own, _ = jax.lax.optimization_barrier((given, at[0]))
-            value = jnp.where(is_enough, near, rule(*own, *of_rule))
+            value = jnp.where(is_enough, near, by_modes(of_modes, *own)[0])
             return value.astype(near.dtype), jnp.array(True)
 
         # Under vmap over draws a cond would do both for each draw, and a loop does not.
         start = near, jnp.all(is_enough)
-        return jax.lax.while_loop(lambda at: ~at[1], by_rule, start)[0]
+        return jax.lax.while_loop(lambda at: ~at[1], unless_enough, start)[0]
 
     @value.defjvp
     def _(primals, tangents):
-        def by_rule(given, _, of_rule):
-            return rule(*given, *of_rule)
+        def by_rule(given, _, of_modes):
+            return by_modes(of_modes, *given)[0]
 
         return jax.jvp(by_rule, primals, tangents)
 
-    return value(given, of_grid, of_rule)
+    return value(given, of_grid, of_modes)
+
+
+def _opened(function: Callable, *args) -> tuple[Callable, list]:
+    """A function of what another holds and of its arguments; and what it holds.
+
+    What has its own derivatives may hold no values of a program around it, which have
+    derivatives too, or belong to a loop (``jax.closure_convert`` leaves integers).
+    """
+    traced = jax.make_jaxpr(function)(*args)
+
+    def opened(held, *args):
+        return jaxpr_as_fun(traced.replace(consts=held))(*args)
+
+    return opened, traced.consts
 
 
 def log_average_on_even_grid(

@@ -24,6 +24,7 @@ from svgp_ppl.expectations.log_average import (
     is_log_concave,
     log_average_by_trapezoid,
 )
+from svgp_ppl.expectations.mixtures import by_components
 from svgp_ppl.expectations.modes import mode_of_integrand, of_normals
 from svgp_ppl.expectations.nodes import (
     QuasiMonteCarlo,
@@ -80,7 +81,7 @@ def log_predictive_density(
     trapezoidal rule of :func:`log_average_by_trapezoid`; for two or three,
     Gauss–Hermite at the mode of q(f) p(y|f) if the integrand is near to a Gaussian, and
     a grid on the box that holds the mass if not, with derivatives in forward mode only;
-    for more, importance sampling with 2048 points.
+    for more, importance sampling with 2048 points. A mixture is taken apart first.
     """
     return _log_average(likelihood, y, marginal, log_average_by_importance)
 
@@ -89,15 +90,14 @@ def _log_average(likelihood, y: Array, marginal: Marginal, of_many: Callable) ->
     """log E_q p(y_n | f_n), [N], with a rule for four and more components."""
     value = closed_form_log_predictive(likelihood, y, marginal)
     if value is None:
-        width = num_components(marginal)
-        if width == 1:
-            starts = _starts(likelihood, y)
-            value = log_average_by_trapezoid(likelihood, y, marginal, starts)
-        elif width <= 3:
-            value = _by_hermite_or_box(likelihood, y, marginal)
-        else:
-            value = of_many(likelihood, y, marginal)
+        few = {1: _by_trapezoid, 2: _by_hermite_or_box, 3: _by_hermite_or_box}
+        rule = few.get(num_components(marginal), of_many)
+        value = by_components(rule, likelihood, y, marginal)
     return marginal.log_average(value)
+
+
+def _by_trapezoid(likelihood: Callable, y: Array, marginal: Marginal) -> Array:
+    return log_average_by_trapezoid(likelihood, y, marginal, _starts(likelihood, y))
 
 
 def _starts(likelihood, y: Array) -> Callable[[Marginal], Array] | None:
