@@ -31,7 +31,7 @@ __all__ = ["average_if_broad", "log_average_on_even_grid"]
 # Half-width of the grid in standard deviations, and number of grids of step 1.
 _IF_CONCAVE, _IF_UNKNOWN = (7, 4), (10, 8)
 # They must agree to so many nats. How far a peak of p may be above the highest node, or
-# above the average where it is beyond the grid, and a Gaussian holds exp(−52).
+# above the average if it is beyond the grid, where a Gaussian holds exp(−52).
 _AGREEMENT, _ABOVE_NODES, _ABOVE_AVERAGE = 1e-5, 0.05, 30.0
 
 
@@ -60,16 +60,16 @@ def average_if_broad(
 
     given = marginal.mean, marginal.variance
     on_grid, of_grid = _opened(on_grid, *given)
-    by_modes, of_modes = _opened(rule, *given)
+    rule, of_rule = _opened(rule, *given)
 
     @jax.custom_jvp
-    def value(given, of_grid, of_modes):
+    def value(given, of_grid, of_rule):
         near, is_enough = on_grid(of_grid, *given)
 
         def unless_enough(at):
             # XLA would take what does not depend on the loop out of it, and do it.
             own, _ = jax.lax.optimization_barrier((given, at[0]))
-            value = jnp.where(is_enough, near, by_modes(of_modes, *own)[0])
+            value = jnp.where(is_enough, near, rule(of_rule, *own)[0])
             return value.astype(near.dtype), jnp.array(True)
 
         # Under vmap over draws a cond would do both for each draw, and a loop does not.
@@ -78,12 +78,12 @@ def average_if_broad(
 
     @value.defjvp
     def _(primals, tangents):
-        def by_rule(given, _, of_modes):
-            return by_modes(of_modes, *given)[0]
+        def by_rule(given, _, of_rule):
+            return rule(of_rule, *given)[0]
 
         return jax.jvp(by_rule, primals, tangents)
 
-    return value(given, of_grid, of_modes)
+    return value(given, of_grid, of_rule)
 
 
 def _opened(function: Callable, *args) -> tuple[Callable, list]:
