@@ -30,9 +30,12 @@ __all__ = ["average_if_broad", "log_average_on_even_grid"]
 
 # Half-width of the grid in standard deviations, and number of grids of step 1.
 _IF_CONCAVE, _IF_UNKNOWN = (7, 4), (10, 8)
-# They must agree to so many nats, or to rounding but no worse. How far a peak of p may be above the highest node, or
-# above the average if it is beyond the grid, where a Gaussian holds exp(−52).
-_AGREEMENT, _ABOVE_NODES, _ABOVE_AVERAGE = (1e-5, 1e-3), 0.05, 30.0
+# They must agree to so many nats, or to rounding where that is small: a formula may be
+# cut off far out.
+_AGREEMENT, _MOST_ROUNDING = 1e-5, 1e-3
+# How far a peak of p may be above the highest node, or above the average if it is
+# beyond the grid, where a Gaussian holds exp(−52).
+_ABOVE_NODES, _ABOVE_AVERAGE = 0.05, 30.0
 
 
 def average_if_broad(
@@ -124,7 +127,8 @@ def log_average_on_even_grid(
     value = top + jnp.log(total / (num_grids * jnp.sqrt(2.0 * jnp.pi)))
     rounding = 32 * jnp.finfo(mean.dtype).eps * (1.0 + jnp.abs(value))
     spread = num_grids * (jnp.max(grids, axis=0) - jnp.min(grids, axis=0)) / total
-    is_enough = spread <= jnp.clip(rounding, *_AGREEMENT)
+    is_enough = spread <= jnp.maximum(_AGREEMENT, rounding)
+    is_enough &= rounding <= _MOST_ROUNDING
     if is_concave:
         return value, is_enough
     log_likelihood = log_likelihood_at(likelihood, y, marginal)
