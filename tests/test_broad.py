@@ -1,5 +1,7 @@
 """An even grid for log E p(y|f) where p(y|f) is broad, and how that is known."""
 
+import gc
+import weakref
 from functools import partial
 
 import jax
@@ -151,3 +153,23 @@ def test_what_is_not_finite_is_left_to_the_rule():
     np.testing.assert_allclose(found[0], st.norm.logpdf(0.0, 0.0, 1.0001**0.5), 1e-9)
     outside = lambda f: dist.Exponential(jnp.exp(f))  # noqa: E731
     assert not _on_grid(outside, y - 1.0, marginal)[1].any()
+
+
+def test_a_program_does_not_outlive_its_likelihood():
+    """Held by what it was traced with, arrays of NumPy were taken for wider ones."""
+    y = jnp.zeros(3)
+
+    def run():
+        def likelihood(f):
+            return dist.Normal(f, 0.5)
+
+        def of_draw(mean):
+            marginal = Marginal(mean, jnp.full(3, 0.1))
+            return log_predictive_density(likelihood, y, marginal)
+
+        jax.lax.map(of_draw, jnp.zeros((2, 3)))
+        return weakref.ref(likelihood)
+
+    found = run()
+    gc.collect()
+    assert found() is None

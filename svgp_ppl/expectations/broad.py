@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Float
 
 from svgp_ppl.expectations.climb import best_of_likelihood, log_likelihood_at
@@ -96,11 +96,12 @@ def _opened(function: Callable, *args) -> tuple[Callable, list]:
     derivatives too, or belong to a loop (``jax.closure_convert`` leaves integers).
     """
     traced = jax.make_jaxpr(function)(*args)
+    program, held = traced.jaxpr, traced.consts
 
     def opened(held, *args):
-        return jaxpr_as_fun(traced.replace(consts=held))(*args)
+        return jaxpr_as_fun(ClosedJaxpr(program, held))(*args)
 
-    return opened, traced.consts
+    return opened, held
 
 
 def log_average_on_even_grid(
