@@ -155,21 +155,21 @@ def test_what_is_not_finite_is_left_to_the_rule():
     assert not _on_grid(outside, y - 1.0, marginal)[1].any()
 
 
-def test_a_program_does_not_outlive_its_likelihood():
-    """Held by what it was traced with, arrays of NumPy were taken for wider ones."""
+def test_what_a_likelihood_holds_is_let_go():
+    """JAX takes an array of NumPy that a program holds for one of that precision."""
     y = jnp.zeros(3)
 
     def run():
-        def likelihood(f):
-            return dist.Normal(f, 0.5)
+        scales = np.full(3, 0.5)
 
         def of_draw(mean):
+            likelihood = lambda f: dist.Normal(f, scales)  # noqa: E731
             marginal = Marginal(mean, jnp.full(3, 0.1))
             return log_predictive_density(likelihood, y, marginal)
 
         jax.lax.map(of_draw, jnp.zeros((2, 3)))
-        return weakref.ref(likelihood)
+        return weakref.ref(scales)
 
-    found = run()
+    held = run()
     gc.collect()
-    assert found() is None
+    assert held() is None
