@@ -219,6 +219,7 @@ def test_a_scaled_datum_leaves_with_its_scale():
 def test_unknown_entries_of_a_table_are_no_data():
     """A table of an ordinary site, [N, P], and the list of its known entries."""
     known, y = RNG.random((6, 4)) < 0.6, RNG.normal(size=(6, 4))
+    known[1] = False
     which = np.nonzero(known)
 
     def model(y, known=True, columns=None):

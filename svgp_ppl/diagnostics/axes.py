@@ -65,7 +65,8 @@ def axes_of(
     for name, known in rows.items():
         if known is None:
             continue
-        first, *rest = named.get(name, [f"{name}_dim_0"])
+        by_default = [f"{name}_dim_{axis}" for axis in range(len(shapes[name]))]
+        first, *rest = named.get(name, by_default)
         own = first if first.startswith(f"{name}_") else f"{name}_{first}"
         named[name] = [own, *rest]
         labels[own] = known
