@@ -20,6 +20,8 @@ from numpyro.handlers import condition, substitute
 from numpyro.infer.autoguide import AutoNormal
 
 import svgp_ppl as gp
+from svgp_ppl.fitting import steps as fitting_steps
+from svgp_ppl.mcmc.chains import phases
 from svgp_ppl.mcmc.target import Target
 from svgp_ppl.runtime import compilation
 from tests.models import COUNTS_X, COUNTS_Y, Walk, counts_z
@@ -595,3 +597,26 @@ def test_sums_beside_products_with_the_data_are_compiled_rightly():
     exact = np.sum(y * (f - 1.0), axis=-1) - np.sum(np.exp(f), axis=-1)
     found = compilation.call(difference, ("a difference",), f, y)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_loops_over_many_rows_are_compiled_for_long(monkeypatch):
+    uses = []
+    compiled = compilation._compile
+
+    def noting(lowered, *use):
+        uses.append(use)
+        return compiled(lowered, *use)
+
+    monkeypatch.setattr(compilation, "_compile", noting)
+    for module in (fitting_steps, phases):
+        monkeypatch.setattr(module, "_MANY_ROWS", len(COUNTS_X))
+    model = make_model()
+    fitted = fit(model)
+    assert uses.count((False, True)) == 1
+    sample(model, fitted)
+    assert uses.count((False, True)) > 1
+
+    few = [jnp.zeros(len(COUNTS_X) - 1), jnp.zeros(())]
+    assert not compilation.has_many_rows(few, len(COUNTS_X))
+    with jax.enable_x64(True):
+        assert not compilation.has_many_rows(COUNTS_X, len(COUNTS_X))

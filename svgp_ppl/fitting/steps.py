@@ -23,9 +23,19 @@ from svgp_ppl.fitting.schedules import staged, unfreeze_steps
 from svgp_ppl.guides.start import same_programs, start_of
 from svgp_ppl.handlers import traces_of
 from svgp_ppl.plates import first_rows
-from svgp_ppl.runtime.compilation import Program, as_jax_arrays, find, inspected
+from svgp_ppl.runtime.compilation import (
+    Program,
+    as_jax_arrays,
+    find,
+    has_many_rows,
+    inspected,
+)
 
 __all__ = ["Block", "Start", "Steps"]
+
+# With so many rows a step, a thousand steps take as much longer as they are compiled
+# sooner.
+_MANY_ROWS = 20_000
 
 
 class Start(NamedTuple):
@@ -212,7 +222,8 @@ class Steps:
             return Block(state, svi.get_params(state), losses, done, finite)
 
         made_of = ("steps of a fit", size, *self.made_of)
-        return find(run, made_of, start.state, start.transforms, np.int32(size), arrays)
+        given = start.state, start.transforms, np.int32(size), arrays
+        return find(run, made_of, *given, runs_long=has_many_rows(arrays, _MANY_ROWS))
 
     def traces(
         self,

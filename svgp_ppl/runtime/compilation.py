@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer, eval_jaxpr
 from numpyro.handlers import block, seed, trace
 from numpyro.primitives import _PYRO_STACK
@@ -48,6 +49,7 @@ __all__ = [
     "call",
     "find",
     "forget_programs",
+    "has_many_rows",
     "inspected",
     "look",
     "partition",
@@ -64,13 +66,12 @@ TRACING = threading.RLock()
 # What JAX says of a table as an index, and as an argument of jnp.take.
 _REFUSALS = "are valid indices", "valid JAX type", "abstract array"
 
-# Options of XLA, and more of them for programs that are run once (record 0015). They
-# are not part of any interface: one that this XLA does not know is taken out. Some
-# fusions of YNN are wrong in jaxlib 0.10.2: there are none.
-_options: dict[str, Any] = {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_experimental_ynn_fusion_type": "",
-}
+# Options of XLA, more of them for programs that do not run long, and more again for
+# those that are run once (record 0015). They are not part of any interface: one that
+# this XLA does not know is taken out. Some fusions of YNN are wrong in jaxlib 0.10.2:
+# there are none.
+_options: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+_sooner: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 _quickly: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 _found: OrderedDict[tuple, "_Found"] = OrderedDict()
@@ -124,7 +125,13 @@ def call(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
     return local(find(function, made_of, *args, runs_once=runs_once)(*args))
 
 
-def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> Program:
+def find(
+    function: Callable,
+    made_of: tuple,
+    *args,
+    runs_once: bool = False,
+    runs_long: bool = False,
+) -> Program:
     """The program of a function for such arguments; compiled if there is none.
 
     If the arguments are on several devices, each of those gets the whole result.
@@ -138,6 +145,8 @@ def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
         *args: Example arguments.
         runs_once: Whether it is called only once or twice, so that compiling in half
             the time matters more than running in a third of it.
+        runs_long: Whether it runs for so long that compiling in three quarters of the
+            time matters less than loops that may take twice as long.
     """
     began = time.perf_counter()
     leaves, in_tree = jax.tree.flatten(args)
@@ -147,11 +156,25 @@ def find(function: Callable, made_of: tuple, *args, runs_once: bool = False) -> 
     with TRACING:
         found = _found.get(key)
         if found is None:
-            found = _lowered(function, in_tree, flat, runs_once)
+            found = _lowered(function, in_tree, flat, (runs_once, runs_long))
             _remember(_found, key, found)
         else:
             _found.move_to_end(key)
     return Program(found, time.perf_counter() - began)
+
+
+def has_many_rows(arrays: Any, number: int) -> bool:
+    """Whether loops over these arrays gain from compiling them for longer.
+
+    Loops without XLA's fusion emitters are not vectorised where they write into one of
+    their arguments; in double precision that hardly shows (record 0015).
+
+    Args:
+        arrays: Tree of the arrays.
+        number: Of rows of one of them, from which the time is made up for.
+    """
+    rows = (leaf.shape[0] for leaf in jax.tree.leaves(arrays) if jnp.ndim(leaf))
+    return jnp.result_type(float) == jnp.float32 and max(rows, default=0) >= number
 
 
 def inspected(function: Callable, *args) -> Any:
@@ -314,7 +337,9 @@ def static_part(args: tuple, kwargs: dict[str, Any]) -> tuple:
 # ------------------------------------------------------------------------- compilation
 
 
-def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _Found:
+def _lowered(
+    function: Callable, in_tree: Any, flat: list, use: tuple[bool, bool]
+) -> _Found:
     """Trace a function and compile it, unless the same text was compiled before."""
     out_trees = []
 
@@ -334,16 +359,20 @@ def _lowered(function: Callable, in_tree: Any, flat: list, runs_once: bool) -> _
     where = placed(flat)
     lowered = jax.jit(of_lists, keep_unused=True, **where).lower(constants, flat)
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    digest = f"{digest} {runs_once} {_settings()} {device_ids(flat)}"
+    digest = f"{digest} {use} {_settings()} {device_ids(flat)}"
     executable = _compiled.get(digest)
     if executable is None:
-        executable = _compile(lowered, runs_once)
+        executable = _compile(lowered, *use)
         _remember(_compiled, digest, executable)
     return _Found(executable, constants, out_trees[-1])
 
 
-def _compile(lowered: Any, runs_once: bool) -> Any:
-    options = _options | _quickly if runs_once else dict(_options)
+def _compile(lowered: Any, runs_once: bool, runs_long: bool) -> Any:
+    options = dict(_options)
+    if not runs_long:
+        options |= _sooner
+    if runs_once:
+        options |= _quickly
     try:
         return lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:
@@ -351,9 +380,9 @@ def _compile(lowered: Any, runs_once: bool) -> Any:
         if not unknown:
             return lowered.compile()
         for name in unknown:
-            _options.pop(name, None)
-            _quickly.pop(name, None)
-        return _compile(lowered, runs_once)
+            for known in (_options, _sooner, _quickly):
+                known.pop(name, None)
+        return _compile(lowered, runs_once, runs_long)
 
 
 def _remember(programs: OrderedDict, key: Any, value: Any) -> None:

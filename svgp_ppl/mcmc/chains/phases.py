@@ -17,11 +17,20 @@ from jaxtyping import Array
 
 from svgp_ppl.mcmc.samplers.sampler import CHAINS, Adaptive, tunes_together
 from svgp_ppl.rows.sharding import automatic, free_axes
-from svgp_ppl.runtime.compilation import Program, call, find, traced_once
+from svgp_ppl.runtime.compilation import (
+    Program,
+    call,
+    find,
+    has_many_rows,
+    traced_once,
+)
 
 __all__ = ["Carry", "Given", "Phase", "Phases", "Start", "joined"]
 
 Phase = Literal["warmup", "sample"]
+
+# With so many rows, chains run for longer than it takes to compile fast loops.
+_MANY_ROWS = 1000
 
 
 class Start(NamedTuple):
@@ -181,7 +190,10 @@ class Phases:
             return jax.lax.fori_loop(0, given.count, body, (carry, empty))
 
         run = self._over_devices(run, given)
-        return find(run, ("steps of chains", which, size, *self.made_of), given)
+        made_of = ("steps of chains", which, size, *self.made_of)
+        return find(
+            run, made_of, given, runs_long=has_many_rows(given.data, _MANY_ROWS)
+        )
 
     def _over_devices(self, run: Callable, given: Given) -> Callable:
         """The steps, with chains spread over axes of the mesh that have no data.
