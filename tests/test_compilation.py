@@ -599,7 +599,8 @@ def test_sums_beside_products_with_the_data_are_compiled_rightly():
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
 
 
-def test_loops_over_many_rows_are_compiled_for_long(monkeypatch):
+@pytest.mark.parametrize("precision", [32], indirect=True)
+def test_loops_over_many_rows_are_compiled_for_long(precision, monkeypatch):
     uses = []
     compiled = compilation._compile
 

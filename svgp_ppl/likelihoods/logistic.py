@@ -117,17 +117,16 @@ def _(primals, tangents):
 def _with_slopes(mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     """The mean, E Φ(−m/t) and −E φ(m/t)/(2t)."""
     mean, variance = jnp.broadcast_arrays(mean, variance)
-    nodes, weights = (
-        jnp.asarray(values, mean.dtype).reshape(-1, *(1,) * mean.ndim)
-        for values in _scales()
-    )
+    nodes, weights = (jnp.asarray(values, mean.dtype) for values in _scales())
+    nodes = nodes.reshape(-1, *(1,) * mean.ndim)
     variance = jnp.where(variance < 0.0, 0.0, variance)  # negative by rounding
     t = jnp.sqrt(jnp.square(nodes) + variance)
     z = mean / t
-    below = weights * ndtr(-z)
-    density = weights * jnp.exp(-0.5 * jnp.square(z)) / (2.0 * jnp.pi) ** 0.5
-    value = jnp.sum(mean * below - t * density, axis=0)
-    return value, jnp.sum(below, axis=0), -0.5 * jnp.sum(density / t, axis=0)
+    below = ndtr(-z)
+    density = jnp.exp(-0.5 * jnp.square(z)) / (2.0 * jnp.pi) ** 0.5
+    each = (mean * below - t * density, below, -0.5 * density / t)
+    value, by_mean, by_variance = (weighted_sum(weights, one) for one in each)
+    return value, by_mean, by_variance
 
 
 @cache
