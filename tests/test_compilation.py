@@ -611,13 +611,13 @@ def test_loops_over_many_rows_are_compiled_for_long(precision, monkeypatch):
     monkeypatch.setattr(compilation, "_compile", noting)
     for module in (fitting_steps, phases):
         monkeypatch.setattr(module, "_MANY_ROWS", len(COUNTS_X))
+    x, y = COUNTS_X.copy(), COUNTS_Y.copy()  # those of other tests are of float64
     model = make_model()
-    fitted = fit(model)
+    fitted = fit(model, x=x, y=y)
     assert uses.count((False, True)) == 1
-    sample(model, fitted)
+    sample(model, fitted, x=x, y=y)
     assert uses.count((False, True)) > 1
 
-    few = [jnp.zeros(len(COUNTS_X) - 1), jnp.zeros(())]
-    assert not compilation.has_many_rows(few, len(COUNTS_X))
+    assert not compilation.has_many_rows([x[1:], np.zeros(())], len(x))
     with jax.enable_x64(True):
-        assert not compilation.has_many_rows(COUNTS_X, len(COUNTS_X))
+        assert not compilation.has_many_rows(x, len(x))

@@ -33,8 +33,8 @@ from svgp_ppl.runtime.compilation import (
 
 __all__ = ["Block", "Start", "Steps"]
 
-# With so many rows a step, a thousand steps take as much longer as they are compiled
-# sooner.
+# With so many rows, a thousand steps lose as much by slow loops as it takes to compile
+# fast ones.
 _MANY_ROWS = 20_000
 
 

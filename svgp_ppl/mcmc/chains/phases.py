@@ -29,7 +29,7 @@ __all__ = ["Carry", "Given", "Phase", "Phases", "Start", "joined"]
 
 Phase = Literal["warmup", "sample"]
 
-# With so many rows, chains run for longer than it takes to compile fast loops.
+# With so many rows, chains lose more by slow loops than it takes to compile fast ones.
 _MANY_ROWS = 1000
 
 
@@ -191,9 +191,8 @@ class Phases:
 
         run = self._over_devices(run, given)
         made_of = ("steps of chains", which, size, *self.made_of)
-        return find(
-            run, made_of, given, runs_long=has_many_rows(given.data, _MANY_ROWS)
-        )
+        is_long = has_many_rows(given.data, _MANY_ROWS)
+        return find(run, made_of, given, runs_long=is_long)
 
     def _over_devices(self, run: Callable, given: Given) -> Callable:
         """The steps, with chains spread over axes of the mesh that have no data.
