@@ -18,6 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array
 from numpy.polynomial import Chebyshev, Polynomial
 from scipy.special import erfcx
@@ -42,7 +43,7 @@ class Tail(NamedTuple):
 
 
 @jax.custom_jvp
-def tail_of_normal(f: Array) -> Tail:
+def tail_of_normal(f: ArrayLike) -> Tail:
     """log Φ(f), elementwise, and what its slopes h and −h (h + f) are made of."""
     f = jnp.asarray(f, jnp.result_type(f, float))
     x, below = jnp.abs(f), f < 0.0
