@@ -155,9 +155,35 @@ def test_what_is_not_finite_is_left_to_the_rule():
     assert not _on_grid(outside, y - 1.0, marginal)[1].any()
 
 
-@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="JAX holds it itself")
-def test_what_a_function_held_is_let_go():
+holds_it_itself = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="JAX holds it itself"
+)
+
+
+@holds_it_itself
+def test_what_a_likelihood_holds_is_let_go():
     """JAX takes an array of NumPy that a program holds for one of that precision."""
+    y = jnp.zeros(3)
+
+    def run():
+        scales = np.full(3, 0.5)
+
+        def of_draw(mean):
+            likelihood = lambda f: dist.Normal(f, scales)  # noqa: E731
+            marginal = Marginal(mean, jnp.full(3, 0.1))
+            return log_predictive_density(likelihood, y, marginal)
+
+        jax.lax.map(of_draw, jnp.zeros((2, 3)))
+        return weakref.ref(scales)
+
+    held = run()
+    gc.collect()
+    assert held() is None
+
+
+@holds_it_itself
+def test_what_a_function_held_is_let_go():
+    """Of a function that is opened, arguments: the function itself lets them go."""
     scales = np.full(3, 0.5)
     _opened_one, held = _opened(lambda mean: scales * mean, jnp.ones(3))
     scales = weakref.ref(scales)
